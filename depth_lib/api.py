@@ -31,18 +31,18 @@ from .probes.answer_lens import answer_lens as _answer_lens
 from .probes.block_orders import block_orders as _block_orders
 from .probes.block_removal import AT_MOST
 from .probes.block_removal import block_removal as _block_removal
-from .probes.budget import check_budget, tokens_in_pass
 from .probes.choices import ending_log_probs as _ending_log_probs
 from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
 from .probes.layer_effects import layer_effects as _layer_effects
 from .probes.local_effects import local_effects as _local_effects
 from .probes.logit_lens import logit_lens as _logit_lens
-from .probes.ranks import from_rank_0, is_sharded
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
 from .remote.errors import JobFailed, NotReady
 from .remote.server import NO_GRADIENT, NO_GRADIENTS_THERE, method_there, say
+from .residual.budget import check_budget, tokens_in_pass
+from .residual.ranks import from_rank_0, is_sharded
 from .results.result import Result
 from .session import run
 

@@ -12,12 +12,12 @@ from nnsight import TransformersModel
 from .models.check import ONE_AT_A_TIME, SHORTCUTS, check_call, judge, name_of, running
 from .models.families import known
 from .models.parallel import check_same
-from .probes.identities import identities, verified
 from .progress import steps, ticked
 from .remote.errors import ResultRefused
 from .remote.job import Job
 from .remote.journal import journal
 from .remote.server import tell_about
+from .residual.identities import identities, verified
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 

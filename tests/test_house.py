@@ -17,6 +17,7 @@ MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 ROOMS = MODULES.keys() - {"depth_lib"}
 STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as there is no circle
     {"params", "progress", "files", "hub", "data", "embedded"},
+    {"residual"},
     {"probes"},
     {"models"},
     {"remote"},
@@ -29,7 +30,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"sweep"},
 )
 STOREY = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms}
-UNTYPED = {"probes"}  # they travel, and import torch and each other only
+UNTYPED = {"residual", "probes"}  # they travel, and import torch and each other only
 
 
 @cache

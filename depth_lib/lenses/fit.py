@@ -16,10 +16,10 @@ from ..files import write_together
 from ..model_maps.regression import accumulate, solve
 from ..models.check import name_of, verified_arch
 from ..params import not_among
-from ..probes.budget import check_budget
 from ..probes.jacobian import SKIPPED, jacobian
 from ..probes.states import states_of_sequences
 from ..remote.server import method_there
+from ..residual.budget import check_budget
 from ..session import run
 from .files import Lens, LensError, finite, unembedding_hash
 

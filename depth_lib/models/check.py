@@ -12,8 +12,8 @@ from nnsight import TransformersModel
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..probes.arch import Arch
-from ..probes.identities import N_TOKENS, identities, verified
+from ..residual.arch import Arch
+from ..residual.identities import N_TOKENS, identities, verified
 from .bare import differ, logits_of
 from .discovery import Architecture
 from .errors import ArchitectureError, ModelError

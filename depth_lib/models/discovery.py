@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import Node
 from transformers import PreTrainedModel
 
-from ..probes.residual_stream import hidden_states, with_hidden_states
+from ..residual.residual_stream import hidden_states, with_hidden_states
 from .errors import ArchitectureError
 
 N_TOKENS = 8

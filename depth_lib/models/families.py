@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.utils import import_utils
 
-from ..probes.arch import Arch
+from ..residual.arch import Arch
 from .discovery import Architecture, discover
 from .errors import ArchitectureError, ModelError, reason
 
@@ -152,13 +152,11 @@ def describe(llm: TransformersModel) -> Arch:
         parts=found.parts,
         parallel=found.parallel,
         rescales=found.rescales,
-        in_place=found.in_place,
         tail=_tail_names(found),
         logit_scale=found.logit_scale,
         logit_softcap=found.logit_softcap,
         can_skip_blocks=found.can_skip_blocks,
         can_add_rows=found.can_add_rows,
-        may_truncate=not ropes & {"longrope", "dynamic"},
         remembers="dynamic" in ropes,
         head_dtype=_head_dtype(llm),
         asks=tuple(name for name in _ASKED if getattr(llm.config.get_text_config(), name, False)),

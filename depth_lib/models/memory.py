@@ -9,7 +9,7 @@ from transformers.utils.import_utils import is_bitsandbytes_available
 
 from ..hub import without_retries
 from ..params import not_among
-from ..probes.ranks import from_rank_0
+from ..residual.ranks import from_rank_0
 from .errors import ModelError, reason
 from .families import auto_class, read_config, without_weights
 

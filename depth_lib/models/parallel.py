@@ -17,7 +17,7 @@ from nnsight import TransformersModel
 from nnsight.modeling.tp import UnshardableCheckpoint, check_tp_request
 from transformers import PreTrainedConfig
 
-from ..probes.ranks import is_sharded
+from ..residual.ranks import is_sharded
 from .errors import ModelError
 
 try:  # it moved between versions of transformers

@@ -10,9 +10,10 @@ The obvious loop (tests/oracles/lenses.py):
 
 import torch
 
-from .residual_stream import first_residual, inputs, read_stream, skip_rest
-from .unembedding import lens as unembed
-from .unembedding import translated
+from ..residual.residual_stream import inputs
+from ..residual.stream import Stream
+from ..residual.unembedding import lens as unembed
+from ..residual.unembedding import translated
 
 
 def answer_lens(llm, arch, ids, answer, lens=None):
@@ -22,19 +23,16 @@ def answer_lens(llm, arch, ids, answer, lens=None):
 
     ids: the T token ids of question and answer; answer: the places of the answer's A tokens; lens: as for `logit_lens`.
     """
-    predicting, of_layers = [place - 1 for place in answer], []
+    predicting = [place - 1 for place in answer]
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            h, _ = read_stream(llm, arch, first_residual(llm))
-            log_y = unembed(llm, arch, h[-1][predicting]).log_softmax(-1).clamp_min(-1e3)  # a bias may take a token out
-            for x in translated(lens, [x[predicting] for x in h]):
-                z = unembed(llm, arch, x.to(h[-1].device))
-                true = torch.tensor([ids[place] for place in answer], device=z.device)[:, None]
-                rank = 1 + (z > z.gather(1, true)).sum(1)
-                log_p = z.log_softmax(-1)
-                kl = (log_p.exp() * (log_p.clamp_min(-1e3) - log_y)).sum(1)
-                numbers = [log_p.gather(1, true), rank[:, None], kl[:, None], z.topk(5).indices]
-                of_layers.append(torch.cat([x.float() for x in numbers], 1).cpu())
-            skip_rest(llm, arch, arch.n_layers, h[-1][None])
-    log_probs, ranks, kl, *top = torch.stack(of_layers).unbind(-1)
-    return {"answer_log_probs": log_probs, "answer_ranks": ranks, "answer_kl": kl, "answer_top": torch.stack(top, -1)}
+            h = [x[predicting] for x in Stream(llm, arch, ids, budget=1).h]
+            logits = [unembed(llm, arch, x.to(h[-1].device)).cpu() for x in translated(lens, h)]
+    true, log_p = torch.tensor([ids[place] for place in answer])[:, None], torch.stack(logits).log_softmax(-1)
+    of_true, finite = (log_p.gather(2, true.expand(len(log_p), -1, 1)), log_p.clamp_min(-1e3))  # a bias may exclude one
+    return {
+        "answer_log_probs": of_true[..., 0],
+        "answer_ranks": 1 + (log_p > of_true).sum(2).float(),
+        "answer_kl": (log_p.exp() * (finite - finite[-1])).sum(2),
+        "answer_top": log_p.topk(5).indices.float(),
+    }

@@ -11,9 +11,10 @@ Here removing blocks is running the others in their order (see `block_orders`).
 
 import torch
 
+from ..residual.distributions import output_change
+from ..residual.residual_stream import final_residual, inputs, silence, skip_head
+from ..residual.stream import Stream
 from .block_orders import damage_of_prompt, order_damage
-from .clean_run import CleanRun
-from .growing_batch import Row, growing_batch
 
 AT_MOST = 0.05  # nats per token that removing blocks may cost: a perplexity 5 % higher
 
@@ -31,18 +32,34 @@ def block_removal(llm, arch, prompts, removed, part, budget):
 
 
 def _of_prompt(llm, arch, ids, removed, part, budget):
-    clean = CleanRun(llm, arch, ids, budget)
-    if part == "layer":
-        damage = order_damage(clean, [[l for l in range(arch.n_layers) if l not in blocks] for blocks in removed])
-    else:
-        rows = [Row(min(blocks), range(len(ids)), silent=dict.fromkeys(blocks, slice(None))) for blocks in removed]
-        damage = torch.stack(growing_batch(clean, rows, part, damage=True)[0], dim=1)
-    last = torch.stack([x[-1].cpu().double() for x in clean.h])
-    cosines = [
-        torch.cosine_similarity(x.float(), y.to(x).float(), dim=-1).mean()
-        for x, y in zip(clean.h[:-1], clean.h[1:], strict=True)
-    ]
+    with torch.no_grad():
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
+            stream = Stream(llm, arch, ids, budget)
+            h, n_rows, damage = stream.h, stream.n_rows, None
+            if part == "layer":
+                damage = order_damage(stream, [[l for l in range(arch.n_layers) if l not in gone] for gone in removed])
+            last = torch.stack([x[-1].cpu().double() for x in h])
+            cosines = [
+                torch.cosine_similarity(x.float(), y.to(x).float(), dim=-1).mean().cpu()
+                for x, y in zip(h, h[1:], strict=False)
+            ]
+    if damage is None:
+        some = [removed[start : start + n_rows] for start in range(0, len(removed), n_rows)]
+        damage = torch.cat([_without_parts(llm, arch, ids, gone, part) for gone in some], dim=1)
     return damage_of_prompt(damage) | {
         "angular": (torch.cosine_similarity(last, last[:, None], dim=-1).clamp(-1, 1).arccos() / torch.pi).float(),
-        "influence": 1 - torch.stack(cosines).cpu(),
+        "influence": 1 - torch.stack(cosines),
     }
+
+
+def _without_parts(llm, arch, ids, removed, part):
+    """The four numbers of `damage` [4, R, T] if this part of each of these blocks adds nothing."""
+    with torch.no_grad():
+        with llm.trace(inputs(llm, arch, ids, batch=1 + len(removed)), use_cache=False):
+            shape = (1 + len(removed), len(ids), arch.width)
+            for l, block in enumerate(llm.blocks):
+                silence(block, arch, shape, part, [(k, slice(None)) for k, gone in enumerate(removed, 1) if l in gone])
+            final = final_residual(llm, arch)
+            damage = output_change(llm, arch, final, [*ids[1:], -1])
+            skip_head(llm, arch, final)
+    return damage

@@ -2,8 +2,8 @@
 
 import torch
 
-from .residual_stream import final_residual, inputs, skip_rest
-from .unembedding import lens
+from ..residual.residual_stream import final_residual, inputs, skip_head
+from ..residual.unembedding import lens
 
 
 def continuation(llm, arch, ids, n, stops):
@@ -44,5 +44,5 @@ def _likeliest(llm, arch, ids, proposed):
         with llm.trace(inputs(llm, arch, read), use_cache=False):
             final = final_residual(llm, arch)
             found = lens(llm, arch, final[0, len(ids) - 1 :]).argmax(-1).tolist()
-            skip_rest(llm, arch, arch.n_layers, final)
+            skip_head(llm, arch, final)
     return found

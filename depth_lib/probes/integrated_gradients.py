@@ -8,32 +8,28 @@ replaced by x:
         x = (b + k / 256 * (h - b)).requires_grad_()
         igrads[l] += ((h - b) * autograd.grad(F(l, x), x)).sum(-1) / 256
 
-Here points on the path are chosen where F is steep (see quadrature.py), they are rows of a batch that starts at the
-block that reads them, and tokens after the last that predicts are left out. Without gradients the integral is the sum
-of what F changes by when one token alone takes a step of the path (`increments`).
+Here the points are rows of a batch, and as many as it takes (see quadrature.py). Without gradients the integral is the
+sum of what F changes by when one token alone takes a step of the path (`_increments`).
 """
 
 import torch
 
-from .budget import rows_of_logits, tokens_in_pass
-from .quadrature import increments, left_ends, panels
-from .ranks import from_rank_0, is_sharded
-from .residual_stream import (
-    a_and_m,
+from ..residual.budget import rows_of_logits, tokens_in_pass
+from ..residual.ranks import from_rank_0, is_sharded
+from ..residual.residual_stream import (
+    enter,
     entering,
     final_residual,
     hidden_states,
     inputs,
-    leaving,
     parts,
+    read_block,
     rescaling,
-    skip_rest,
-    start_at,
+    skip_head,
     with_hidden_states,
 )
-from .unembedding import lens
-
-_KEPT = 2**14  # tokens whose paths, a float32 vector for each block, are kept at once
+from ..residual.unembedding import lens
+from .quadrature import converged
 
 
 def integrated_gradients(
@@ -46,137 +42,122 @@ def integrated_gradients(
     moves, and what follows is recomputed.
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
-    blocks to do, ascending; at: "block", "attention" or "mlp"; steps: so many left-end steps, or None for panels, until
-    no token's estimated error is above tolerance · max |igrads[l]| or max_nodes points are taken; budget: tokens in one
-    forward pass, or None; method: "gradients", or "increments" in so many steps; tick(share): told what is done.
+    blocks to do, ascending; at: "block", "attention" or "mlp"; steps: so many left-end steps, or None for as many
+    points as `tolerance` asks for, at most max_nodes; budget: tokens in one forward pass, or None; method: "gradients",
+    or "increments" in so many steps; tick(share): told what is done.
 
     Returns for each layer `igrads` [T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
     `n_nodes` or of increments `n_steps` and, but of left ends, `error`, the estimated largest error of a token relative
     to max |igrads[l]|.
     """
-    end, results = answer[-1] if arch.may_truncate else len(ids), []  # the last token that predicts is answer[-1] − 1
-    with_gradients = method == "gradients"
-    together = max(1, _KEPT // end)
-    groups = (layers[start : start + together] for start in range(0, len(layers), together))
-    for path in (path for group in groups for path in _paths(llm, arch, ids, end, group, at)):
-        h = path.step.to(path.dtype)
-        rows = (budget or tokens_in_pass(llm, h, gradients=with_gradients)) // end
-        rows = max(1, min(rows, rows_of_logits(llm, h) // len(answer)))
+    results = []
+    for l in layers:
+        path = _path(llm, arch, ids, l, at)
+        path.answer, with_gradients = answer, method == "gradients"
+        h = path.x[0].to(path.dtype)[None]
+        path.rows = max(1, (budget or tokens_in_pass(llm, path.x.to(path.dtype), gradients=with_gradients)) // len(ids))
+        path.rows = max(1, min(path.rows, rows_of_logits(llm, h) // len(answer)))
         if not with_gradients:
-            rule = increments(steps, end)
+            found = _increments(path, steps)
+        elif steps:
+            v, f = path.sample(torch.tensor([*(k / steps for k in range(steps)), 1.0], dtype=torch.float64))
+            found = {"integral": v[:-1].mean(0), "n_nodes": steps, "f": (f[0].item(), f[-1].item())}
         else:
-            rule = left_ends(steps) if steps else panels(tolerance, torch.finfo(h.dtype).eps, max_nodes)
-        integrated, points = None, next(rule)
-        most = left = max(max_nodes, len(points))  # points of this path, and those that it may still take
-        while integrated is None:
-            of_passes = [
-                _one_pass(llm, arch, path, points[k : k + rows], ids[:end], (ids, answer), with_gradients)
-                for k in range(0, len(points), rows)
-            ]
-            slopes, f = zip(*of_passes, strict=True)
-            sample, taken = (torch.cat(slopes) if with_gradients else None, sum(f, [])), len(points)
-            try:
-                points = rule.send(from_rank_0(sample, is_sharded(llm)))  # the same nodes on every rank
-            except StopIteration as finished:
-                integrated, taken = finished.value, left
-            left -= taken
-            if tick:
-                tick(taken / most / len(layers))
-        results.append(_result(integrated, len(ids)))
+            found = converged(path.sample, tolerance, torch.finfo(path.dtype).eps, max_nodes)
+        f_b, f_x = found.pop("f")
+        igrads = found.pop("integral")
+        numbers = found | {"completeness": igrads.sum() - (f_x - f_b), "f_difference": f_x - f_b}
+        results.append({"igrads": igrads} | {k: torch.as_tensor(x, dtype=torch.float32) for k, x in numbers.items()})
+        if tick:
+            tick(1 / len(layers))
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}
 
 
-def _result(integrated, n_tokens):
-    """What is returned of one layer, as tensors: attributions of the tokens that are left out are 0."""
-    f_b, f_x = integrated.pop("f")
-    integral = integrated.pop("integral")
-    numbers = {"completeness": integral.sum() - (f_x - f_b), "f_difference": f_x - f_b} | integrated
-    igrads = torch.nn.functional.pad(integral, (0, n_tokens - len(integral)))
-    return {"igrads": igrads} | {key: torch.as_tensor(x, dtype=torch.float32) for key, x in numbers.items()}
-
-
 class Path:
-    """b + r · step, r from 0 to 1: how what one block adds, or returns, moves from its mean to itself.
+    """x [T, d] at b + r (x − b), r from 0 to 1, where x is what a block returns, or what a part of it adds.
 
-    b [1, d] and step = x − b [T', d], float32, T' being the tokens that are run. What block l reads is
-    (rest + b + r · step) · scale, in `dtype`. But where the path is `within` a block, of what attention adds where the
-    MLP of its own block reads it, block l reads `rest`, and its attention adds b + r · step.
+    Block l reads (rest + x) · scale, in `dtype`; but where x is what attention adds before the MLP of its own block
+    reads it (`within`), block l reads `rest`, and its attention adds x.
     """
 
-    def __init__(self, l, x, n_tokens, dtype, rest=0.0, scale=1.0, within=False):
-        self.b = x.mean(0, keepdim=True)
-        self.step = x[:n_tokens] - self.b
-        self.l, self.dtype, self.rest, self.scale, self.within = l, dtype, rest, scale, within
+    def __init__(self, llm, arch, ids, l, x, dtype, rest=0.0, scale=1.0, within=False):
+        self.llm, self.arch, self.ids, self.l, self.x, self.dtype = llm, arch, ids, l, x, dtype
+        self.b, self.rest, self.scale, self.within = x.mean(0, keepdim=True), rest, scale, within
 
-    def at(self, points):
-        """x [R, T', d] at points (r, t, s): b + r · step, but token t at s in place of r."""
-        r, t, s = zip(*points, strict=True)
-        place = torch.tensor(r, dtype=torch.float32)[:, None].repeat(1, len(self.step))
-        place[range(len(t)), t] = torch.tensor(s, dtype=torch.float32)
-        return self.b + place.to(self.b.device)[..., None] * self.step
+    def sample(self, r):
+        """The slopes Σ_d (x − b) · ∂F/∂x [R, T] and F [R] at points r [R]."""
+        places = r.float()[:, None].expand(-1, len(self.ids)).split(self.rows)
+        slopes, f = zip(*(self._passed(some, with_gradients=True) for some in places), strict=True)
+        return from_rank_0((torch.cat(slopes), torch.cat(f)), is_sharded(self.llm))
+
+    def probability(self, places):
+        """F [R] where each token is at its own place r of the path, [R, T]."""
+        return torch.cat([self._passed(some, with_gradients=False)[1] for some in places.split(self.rows)])
+
+    def _passed(self, places, with_gradients):
+        llm, arch, step, slopes = self.llm, self.arch, self.x - self.b, None
+        with torch.set_grad_enabled(with_gradients):
+            batch = 1 if arch.can_add_rows else len(places)
+            with llm.trace(inputs(llm, arch, self.ids, batch), use_cache=False):
+                x = (self.b + places.to(step.device)[..., None] * step).requires_grad_(with_gradients)
+                h = self.rest.expand_as(x) if self.within else (self.rest + x) * self.scale
+                h = h.to(self.dtype)
+                if self.l < arch.n_layers:
+                    enter(llm, arch, self.l, h)
+                    if self.within:
+                        _attend(llm.blocks[self.l], arch, x)
+                    h = final_residual(llm, arch)
+                f = _answer_probability(llm, arch, h, self.ids, self.answer)
+                if with_gradients:
+                    slopes = (torch.autograd.grad(f.sum(), x)[0] * step).sum(-1).cpu()
+                f = f.detach().cpu()
+                skip_head(llm, arch, h.detach())
+        return slopes, f
 
 
-def _paths(llm, arch, ids, end, layers, at):
-    """The path of each of these layers; the blocks after them do not run."""
-    paths = []
+def _path(llm, arch, ids, l, at):
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            for l in layers:
-                block = llm.blocks[l]
-                if at == "block":
-                    h = leaving(block)
-                    paths.append(Path(l + 1, h[0].float(), end, h.dtype))
-                    continue
-                h = entering(block).clone()
-                a, m = a_and_m(block, arch, h)
-                before = h.to(a.device).float()
-                x, others = (a, m) if at == "attention" else (m, a)
-                if at == "attention" and not arch.parallel and all(parts(block, arch).values()):
-                    paths.append(Path(l, x[0], end, h.dtype, before[0, :end], within=True))
-                    continue
-                scale = float(rescaling(before + a + m, leaving(block).float())) if arch.rescales else 1.0
-                paths.append(Path(l + 1, x[0], end, h.dtype, (before + others)[0, :end], scale))
-            # as many tokens as were run: gpt2 and gptj reshape what leaves their final norm to that
-            skip_rest(llm, arch, layers[-1] + 1, h)
-    return paths
-
-
-def _one_pass(llm, arch, path, points, ids, target, with_gradients):
-    """Of points of a path, Σ_d step · ∂F/∂x [R, T'] (None without gradients) and F, a list of R.
-
-    ids: the tokens that are run; target: all token ids, and the answer's places among them.
-    """
-    is_final = path.l == arch.n_layers  # what moves is the final residual
-    with torch.set_grad_enabled(with_gradients):
-        with llm.trace(inputs(llm, arch, ids, 1 if arch.can_add_rows else len(points)), use_cache=False):
-            x = path.at(points).requires_grad_(with_gradients)
-            h = path.rest.expand_as(x) if path.within else (path.rest + x) * path.scale
-            h = h.to(path.dtype)
-            if not is_final:
-                start_at(llm, arch, path.l, h)
-                if path.within:
-                    _attend(llm.blocks[path.l], arch, x)
-                h = final_residual(llm, arch)
-            f, slopes = _answer_probability(llm, arch, h[:, [place - 1 for place in target[1]]], *target), None
-            if with_gradients:
-                slopes = (torch.autograd.grad(f.sum(), x)[0] * path.step).sum(-1).cpu()
-            f = f.tolist()
-            skip_rest(llm, arch, 0 if is_final else arch.n_layers, h.detach())
-    return slopes, f
+            h = entering(llm.blocks[l]).clone()
+            a, m, after = read_block(llm.blocks[l], arch, h)
+            skip_head(llm, arch, after)
+    if at == "block":
+        return Path(llm, arch, ids, l + 1, after[0].float(), h.dtype)
+    before = h.to(after.device).float()
+    x, others = (a, m) if at == "attention" else (m, a)
+    if at == "attention" and not arch.parallel and all(parts(llm.blocks[l], arch).values()):
+        return Path(llm, arch, ids, l, x[0], h.dtype, before[0], within=True)
+    scale = float(rescaling(before + a + m, after.float())) if arch.rescales else 1.0
+    return Path(llm, arch, ids, l + 1, x[0], h.dtype, (before + others)[0], scale)
 
 
 def _attend(block, arch, x):
-    """Let x [R, T', d] be all that attention adds in a block."""
+    """Let x [R, T, d] be all that attention adds in a block."""
     for module, scale, bias in parts(block, arch)["attention"]:
         output = module.output
         added = hidden_states(output)
         of_module = (x if bias is None else x - bias) / scale
-        module.output = with_hidden_states(output, of_module.to(added).reshape(added.shape))
+        module.output = with_hidden_states(output, of_module.to(added).reshape(added.shape[:-1] + (-1,)))
         x = torch.zeros_like(x)  # the first module's output is all of it
 
 
-def _answer_probability(llm, arch, predicting, ids, answer):
-    """F [R]: the summed probability of the answer's true tokens, from final residuals [R, A, d] that predict them."""
+def _answer_probability(llm, arch, final, ids, answer):
+    """F [R]: the summed probability of the answer's true tokens, from final residuals [R, T, d]."""
+    predicting = final[:, [place - 1 for place in answer]]
     y = lens(llm, arch, predicting.flatten(0, 1)).softmax(-1).unflatten(0, predicting.shape[:2])
     true = torch.tensor([ids[place] for place in answer], device=y.device)
     return y.gather(2, true[:, None].expand(len(y), -1, 1)).sum((1, 2))
+
+
+def _increments(path, steps):
+    """What F changes by when token t alone takes each of K steps, from where all tokens are before it, and to where
+    they are after it: the mean of both, summed over the steps, which converges to the integral as K⁻². The error is
+    half of how far the two differ, of the worst token."""
+    n, r = len(path.ids), torch.arange(steps + 1, dtype=torch.float32)[:, None, None] / steps
+    alone, where = torch.eye(n, dtype=torch.bool), r.expand(-1, n, n)
+    f = path.probability(r[:, 0].expand(-1, n)).double()
+    ahead = path.probability(torch.where(alone, where[1:], where[:-1]).flatten(0, 1)).view(steps, n) - f[:-1, None]
+    behind = f[1:, None] - path.probability(torch.where(alone, where[:-1], where[1:]).flatten(0, 1)).view(steps, n)
+    integral, error = (ahead + behind).sum(0) / 2, (ahead - behind).sum(0).abs().max() / 2
+    found = {"integral": integral.float(), "n_steps": steps, "f": (f[0].item(), f[-1].item())}
+    return found | {"error": error / integral.abs().max().clamp_min(1e-30)}

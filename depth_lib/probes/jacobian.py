@@ -11,8 +11,9 @@ Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); the estima
 
 import torch
 
-from .budget import tokens_in_pass
-from .residual_stream import clean_run, enter, final_residual, inputs, leave, leaving, skip_rest, start_at
+from ..residual.budget import tokens_in_pass
+from ..residual.residual_stream import inputs
+from ..residual.stream import Stream
 
 SKIPPED = 16  # first tokens, which models use as attention sinks
 
@@ -26,54 +27,44 @@ def jacobian(llm, arch, ids, budget=None, method="gradients", tick=None):
     times the cube root of the dtype's rounding unit: the error of rounding falls as 1 / ε, that of curvature grows as
     ε². Cost: 2 d rows for each l, through blocks l..L−1.
 
-    ids: its T ≥ 18 token ids; budget: tokens in one pass, or None; tick(share): told what is done.
+    ids: its T ≥ 18 token ids; budget: tokens in one call, or None; tick(share): told what is done.
     """
-    h, _ = clean_run(llm, arch, ids)
-    one_way = method == "gradients"
-    rows = (budget or tokens_in_pass(llm, h[0], gradients=one_way)) // len(ids)
-    units = torch.eye(arch.width).split(max(1, rows if one_way else rows // 2))  # e_j, [n, d] of each pass
-    inside = slice(SKIPPED, len(ids) - 1)
-    if one_way:
-        return {"A": _by_gradients(llm, arch, ids, h[0], units, inside, tick)}
-    layers = range(arch.n_layers)
-    return {"A": torch.stack([_by_increments(llm, arch, ids, h[l], l, units, inside, tick) for l in layers])}
+    of_text = _by_gradients if method == "gradients" else _by_increments
+    with torch.set_grad_enabled(method == "gradients"):
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
+            stream = Stream(llm, arch, ids, 1)
+            rows = (budget or tokens_in_pass(llm, stream.h[0], gradients=method == "gradients")) // len(ids)
+            A = of_text(stream, slice(SKIPPED, len(ids) - 1), rows, tick)
+    return {"A": A}
 
 
-def _by_gradients(llm, arch, ids, h_0, units, inside, tick):
+def _by_gradients(stream, inside, rows, tick):
     """All A_l [L, d, d], some rows after the other."""
-    rows = []
-    with torch.enable_grad():
-        with llm.trace(inputs(llm, arch, ids, batch=len(units[0])), use_cache=False):
-            h = [h_0.repeat(len(units[0]), 1, 1).requires_grad_()]
-            enter(llm, arch, 0, h[0])
-            for l, block in enumerate(llm.blocks):
-                h.append(leaving(block).clone())
-                leave(llm, arch, l, h[-1])
-            for some in units:
-                cotangents = torch.zeros_like(h[-1])
-                cotangents[: len(some), inside] = some[:, None].to(h[-1])
-                gradients = torch.autograd.grad(h[-1], h[:-1], cotangents, retain_graph=True)
-                rows.append(torch.stack([x[: len(some), inside].float().mean(1).cpu() for x in gradients]))
-                if tick:
-                    tick(len(some) / arch.width)
-            skip_rest(llm, arch, arch.n_layers, h[-1].detach())
-    return torch.cat(rows, 1)
-
-
-def _by_increments(llm, arch, ids, h_l, l, units, inside, tick):
-    """A_l [d, d], some columns after the other."""
-    step = torch.finfo(h_l.dtype).eps ** (1 / 3) * h_l[inside].float().square().mean().sqrt().to(h_l.dtype)
-    columns = []
+    units, found = torch.eye(stream.arch.width).split(max(1, rows)), []
+    h = [stream.h[0].repeat(len(units[0]), 1, 1).requires_grad_()]
+    for l in range(stream.arch.n_layers):
+        h.append(stream.block(l, h[-1]))
     for some in units:
-        moved = h_l.repeat(2 * len(some), 1, 1)
-        moved[:, inside] += step * torch.cat([some, -some])[:, None].to(h_l)
-        with torch.no_grad():
-            with llm.trace(inputs(llm, arch, ids, batch=len(moved)), use_cache=False):
-                start_at(llm, arch, l, moved)
-                final = final_residual(llm, arch)
-                up, down = final[:, inside].float().mean(1).cpu().chunk(2)
-                skip_rest(llm, arch, arch.n_layers, final)
-        columns.append((up - down) / (2 * step.float().cpu()))
+        cotangents = torch.zeros_like(h[-1])
+        cotangents[: len(some), inside] = some[:, None].to(h[-1])
+        gradients = torch.autograd.grad(h[-1], h[:-1], cotangents, retain_graph=True)
+        found.append(torch.stack([x[: len(some), inside].float().mean(1).cpu() for x in gradients]))
         if tick:
-            tick(len(some) / arch.width / arch.n_layers)
-    return torch.cat(columns).T
+            tick(len(some) / stream.arch.width)
+    return torch.cat(found, 1)
+
+
+def _by_increments(stream, inside, rows, tick):
+    """All A_l [L, d, d], some columns of one after the other."""
+    units, A = torch.eye(stream.arch.width).split(max(1, rows // 2)), []
+    for l, h in enumerate(stream.h[:-1]):
+        step, columns = torch.finfo(h.dtype).eps ** (1 / 3) * h[inside].float().square().mean().sqrt().to(h.dtype), []
+        for some in units:
+            moved = h.repeat(2 * len(some), 1, 1)
+            moved[:, inside] += step * torch.cat([some, -some])[:, None].to(h)
+            up, down = stream.after(l, moved)[:, inside].float().mean(1).cpu().chunk(2)
+            columns.append((up - down) / (2 * step.float().cpu()))
+            if tick:
+                tick(len(some) / stream.arch.width / stream.arch.n_layers)
+        A.append(torch.cat(columns).T)
+    return torch.stack(A)

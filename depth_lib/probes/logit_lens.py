@@ -12,11 +12,12 @@ with its y a few rows at a time, while these are in the cache: nothing of the si
 
 import torch
 
-from .budget import logits_in_cache, rows_of_logits
+from ..residual.budget import logits_in_cache, rows_of_logits
+from ..residual.residual_stream import inputs
+from ..residual.stream import Stream
+from ..residual.unembedding import lens, translated
 from .continuation import continuation
 from .lens_distances import distances
-from .residual_stream import first_residual, inputs, read_stream, skip_rest
-from .unembedding import to_logits, translated, unembedded
 
 KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
 KEYS += ("res_entropy", "res_jsd", "res_settled")
@@ -51,35 +52,22 @@ def logit_lens(llm, arch, prompts, generate=0, all_measures=True, stops=(), lens
     return result | {"n_tokens": torch.tensor(n_tokens, dtype=torch.float32), "generated": generated}
 
 
-def _of_prompt(llm, arch, ids, first, all_measures, lens):
+def _of_prompt(llm, arch, ids, first, all_measures, translation):
     """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L], and both losses [2]."""
+    following = torch.tensor(ids[1:], dtype=torch.long)
+    share = torch.bincount(following, minlength=1) / max(len(following), 1)
+    sums, log_y = 0, torch.zeros(2, dtype=torch.float32)
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            h, _ = read_stream(llm, arch, first_residual(llm))
-            h = translated(lens, h)
-            sums, at_a_time = 0, max(1, rows_of_logits(llm, h[-1]) // len(h))
-            log_y = torch.zeros(2, dtype=torch.float32, device=h[-1].device)
+            h = translated(translation, Stream(llm, arch, ids, budget=1).h)
+            at_a_time = max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
-                logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
-                if start < len(ids) - 1:
-                    log_y += _log_y(arch, logits[:, -1].clone(), ids, start).to(log_y.device)
-                at_once = logits_in_cache(logits)
-                parts = logits.split(max(1, at_once // logits[0].numel()))
-                sums += torch.cat([distances(arch, part, at_once, all_measures) for part in parts], dim=1).sum(1)
+                logits = lens(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
+                for few in logits.split(max(1, logits_in_cache(logits) // logits[0].numel())):
+                    sums += distances(few, all_measures).sum(1)
+                own = logits[: len(following) - start, -1].log_softmax(-1).clamp_min(-1e3).cpu()
+                log_y[0] += own.gather(1, following[start : start + len(own), None]).sum()
+                log_y[1] += (own[:, : len(share)] @ share.float()).sum()
             sums = sums.cpu()
-            skip_rest(llm, arch, arch.n_layers, h[-1][None])
-    return sums, -log_y.cpu() / max(len(ids) - 1, 1)
-
-
-def _log_y(arch, unembedded_last, ids, start):
-    """log y of the next token, and its mean over all tokens but the first, each summed over tokens from `start` on [2].
-
-    unembedded_last: the unembedded h_L of these tokens [n, V], which is overwritten. Nothing follows the last token.
-    """
-    logits = to_logits(arch, unembedded_last)[: len(ids) - 1 - start].clamp_min(-1e3)  # a bias may take a token out
-    following = torch.tensor(ids[1:], device=logits.device)
-    of_next = logits.gather(1, following[start : start + len(logits), None]).sum()
-    counts = torch.bincount(following, minlength=logits.shape[-1]).float()  # a quotient of integers has torch's default
-    total, share = logits.logsumexp(-1).sum(), counts / len(following)
-    return torch.stack([of_next - total, (logits.sum(0) * share).sum() - total])
+    return sums, -log_y / max(len(following), 1)

@@ -14,8 +14,7 @@ Here it is one forward pass per prompt, and all tokens of a block at once.
 
 import torch
 
-from .residual_stream import a_and_m, entering, inputs, leaving, skip_rest
-from .updates import Updates
+from ..residual.residual_stream import entering, inputs, read_block, skip_head
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
@@ -39,21 +38,18 @@ def _of_prompt(llm, arch, ids):
     """The sums, the largest values and `change` [T, L] of one prompt."""
     residuals, measures = [], []
     with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            updates = Updates(tracer, llm, arch, range(arch.n_layers), whole=not arch.parts)
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
                 residuals.append(h[0])
-                updates.before(block, h)
-                after = leaving(block).clone()
-                a, m = a_and_m(block, arch, h, after, updates.taken)
+                a, m, after = read_block(block, arch, h)
                 measures.append(_measures(h[0].to(a.device).float(), a[0], m[0], arch.parallel))
                 h = after
             residuals.append(h[0])
             measures = torch.stack([x.to(h.device) for x in measures], dim=1).cpu()
             norms = torch.stack([x.float().norm(dim=-1).to(h.device) for x in residuals]).cpu()
             geometry = _geometry(residuals)
-            skip_rest(llm, arch, arch.n_layers, h)
+            skip_head(llm, arch, h)
     per_token = dict(zip(KEYS, measures, strict=True)) | {"norm_residual": norms}  # [L, T], [L + 1, T]
     result = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
     result |= {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in WITH_MAXIMUM}

@@ -5,22 +5,13 @@ The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tes
     for each l and token t:
         run the model, but with h_l[t] = u_l
         erasure_effect[l, t] = max over the answer's tokens of ‖y − ȳ‖₂, where they are predicted
-
-Here all l and t are rows of a batch, each of which joins it where its run begins to differ (see `growing_batch`).
 """
 
 import torch
 
-from .clean_run import CleanRun
-from .growing_batch import Row, growing_batch, rounding_floor
-from .residual_stream import clean_run
-
-
-class Erasure:
-    """Of tokens start..stop − 1, measured at the positions `read`, a range or tuple; t: its column in the result."""
-
-    def __init__(self, t, start, stop, read):
-        self.t, self.erased, self.read = t, slice(start, stop), read
+from ..residual.residual_stream import inputs
+from ..residual.rounding import rounding_floor
+from ..residual.stream import Row, Stream, output_changes, residuals
 
 
 def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
@@ -28,16 +19,14 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers:
     consecutive blocks l, at whose input h_l is erased; with the last block also h_L; baseline_prompts: token ids of the
-    prompts that u is the mean of; budget: tokens in one forward pass, or None; tick(share): told what is done.
+    prompts that u is the mean of; budget: tokens in one call of a block, or None; tick(share): told what is done.
 
     Returns `erasure_effect` [len(layers), T], or [L + 1, T] of all; 0 for tokens after the last predicting position.
     Where rounding shows also `erasure_effect_rounding_floor` [len(layers)], the same number for each l.
     """
-    end = answer[-1] if arch.may_truncate else len(ids)  # the last token that predicts is answer[-1] − 1
-    predicting = [(t, tuple(i - 1 for i in answer if i > t)) for t in range(answer[-1])]
-    erasures = {"erasure_effect": [Erasure(t, t, t + 1, read) for t, read in predicting]}
-    clean = CleanRun(llm, arch, ids[:end], budget)
-    return _erase(clean, len(ids), erasures, layers, arch.n_layers, baseline_prompts, tick)
+    end = len(ids)
+    erased = [(slice(t, t + 1), t, tuple(i - 1 for i in answer if i > t)) for t in range(answer[-1])]
+    return _erase(llm, arch, ids, end, {"erasure_effect": erased}, layers, baseline_prompts, budget, tick)
 
 
 def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
@@ -50,48 +39,43 @@ def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
     [len(layers), T], or [L + 1, T] of all (nothing later reads h_L: 0), and their rounding floors.
     """
     n = len(ids)
-    erasures = {
-        "future_erasure": [Erasure(t, t, t + 1, range(t + 1, n)) for t in range(n - 1)],
-        "past_erasure": [Erasure(t, 1, t, range(t, n)) for t in range(2, n)],
+    erased = {
+        "future_erasure": [(slice(t, t + 1), t, range(t + 1, n)) for t in range(n - 1)],
+        "past_erasure": [(slice(1, t), t, range(t, n)) for t in range(2, n)],
     }
-    clean = CleanRun(llm, arch, ids, budget)
-    return _erase(clean, n, erasures, layers, arch.n_layers - 1, baseline_prompts, tick)
+    return _erase(llm, arch, ids, n, erased, layers, baseline_prompts, budget, tick)
 
 
-def _erase(clean, n_tokens, erasures, layers, last, baseline_prompts, tick):
-    """Each effect of {name: erasures} at these layers, up to the last that has any, as the two probes return them."""
-    llm, arch = clean.llm, clean.arch
-    # row L, of what leaves the last block, goes with that block
-    wanted = range(layers[0], layers[-1] + 1 if layers[-1] + 1 < arch.n_layers else arch.n_layers + 1)
-    erased_at = range(wanted.start, min(wanted.stop, last + 1))
-    u_0, *u = _mean_residuals(llm, arch, baseline_prompts, [0, *erased_at], clean.h)
+def _erase(llm, arch, ids, end, erased, layers, baseline_prompts, budget, tick):
+    """Each effect [len(layers), T] of {name: [(erased tokens, column t, positions that are compared)]}."""
+    at = [*layers, arch.n_layers] if layers[-1] == arch.n_layers - 1 else [*layers]  # h_L goes with the last block
+    u = _means(llm, arch, baseline_prompts)
+    effects = {name: torch.zeros(len(at), len(ids), dtype=torch.float32) for name in erased}
 
-    def row(erasure, l, u_l):
+    def row(l, tokens, read):
         def erase(h, before):
-            h[erasure.erased] = u_l.to(h)
+            h[tokens] = u[l].to(h)
 
-        return Row(l, erasure.read, erase)
-
-    effects = {name: torch.zeros(len(wanted), n_tokens, dtype=torch.float32) for name in erasures}
-    cases = [(name, erasure, k) for name in erasures for erasure in erasures[name] for k in range(len(erased_at))]
-    rows = [row(erasure, erased_at[k], u[k]) for _, erasure, k in cases]
-    changes, _ = growing_batch(clean, rows, tick=tick)
-    for (name, erasure, k), change in zip(cases, changes, strict=True):
-        effects[name][k, erasure.t] = change.max()
+        return Row(l, range(l, arch.n_layers), read, erase)
 
     def erase_one(k, h):  # of eight tokens, all over the prompt, for what rounding does once something is erased
-        h[k * len(h) // 8] = u_0.to(h)
+        h[k * len(h) // 8] = u[0].to(h)
 
-    for floor in rounding_floor(clean, change=erase_one).values():
-        effects |= {f"{name}_rounding_floor": floor.expand(len(wanted)) for name in erasures}
-    return effects
+    cases = [(name, k, *case) for name in erased for case in erased[name] for k in range(len(at))]
+    with torch.no_grad():
+        with llm.trace(inputs(llm, arch, ids[:end]), use_cache=False):
+            stream = Stream(llm, arch, ids[:end], budget)
+            changes = output_changes(stream, [row(at[k], tokens, read) for _, k, tokens, _, read in cases], tick=tick)
+            floors = rounding_floor(stream, change=erase_one)
+    for (name, k, _, t, _), change in zip(cases, changes, strict=True):
+        effects[name][k, t] = change.max()
+    return effects | {f"{name}_rounding_floor": x.expand(len(at)) for name in erased for x in floors.values()}
 
 
-def _mean_residuals(llm, arch, prompts, layers, like):
-    """u_l [d] of these l, the mean of h_l over all tokens of the prompts, float32, where h_l is."""
-    sums = [0] * len(layers)
+def _means(llm, arch, prompts):
+    """u_0..u_L [d]: the mean of h_l over all tokens of the prompts, float32."""
+    sums = 0
     for ids in prompts:
-        h, _ = clean_run(llm, arch, ids)
-        sums = [total + h[l].float().sum(0) for total, l in zip(sums, layers, strict=True)]
-    n_tokens = sum(map(len, prompts))
-    return [(total / n_tokens).to(like[l].device) for total, l in zip(sums, layers, strict=True)]
+        h = residuals(llm, arch, ids)
+        sums = sums + torch.stack([x.float().sum(0).to(h[-1].device) for x in h])
+    return sums / sum(map(len, prompts))

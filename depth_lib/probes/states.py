@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import clean_run
+from ..residual.stream import residuals
 
 
 def states(llm, arch, ids, layers, what):
@@ -11,8 +11,9 @@ def states(llm, arch, ids, layers, what):
     ids: its T token ids; layers: the wanted l, ascending, after the last of which no block runs. Returns `states`
     [len(layers), T, d] in the model's dtype (contributions: float32), where the first of these layers is.
     """
-    h, c = clean_run(llm, arch, ids, with_contributions=what == "contribution", last=layers[-1])
-    values = c or h
+    values = residuals(llm, arch, ids)
+    if what == "contribution":
+        values = [after.float() - before.to(after).float() for before, after in zip(values, values[1:], strict=False)]
     return {"states": torch.stack([values[l].to(values[layers[0]].device) for l in layers])}
 
 

@@ -32,11 +32,11 @@ from ..models.load import load_model
 from ..models.memory import check_fits
 from ..models.parallel import is_first, join_ranks
 from ..params import FIVE_PROBES, ParamsError, find_model, flagged
-from ..probes.ranks import from_rank_0
 from ..progress import LOG
 from ..remote import journalled
 from ..remote.errors import NotReady, ServerUnreachable
 from ..remote.server import host_of
+from ..residual.ranks import from_rank_0
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.asked import RunSpec
 from ..results.provenance import State, prompts_hash, superseded, without_folders

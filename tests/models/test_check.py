@@ -149,7 +149,7 @@ def test_a_shortcut_that_does_not_work_is_not_taken(dtype, misread, monkeypatch)
 
 def test_a_dropped_batch_axis_is_refused(monkeypatch):
     """What `layer.output[0]` does now that blocks return a tensor instead of a tuple."""
-    monkeypatch.setattr("depth_lib.probes.residual_stream.hidden_states", lambda output: output[0])
+    monkeypatch.setattr("depth_lib.residual.residual_stream.hidden_states", lambda output: output[0])
     with pytest.raises(ArchitectureError, match="identit"):
         load.wrapped(build("llama"), char_tokenizer())
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.probes.budget import tokens_in_pass
+from depth_lib.residual.budget import tokens_in_pass
 from tests.families import HEADS, MLP, D, L, build
 from tests.probes.comparing import SIXTY, compare_in_batch, loaded
 

@@ -2,10 +2,10 @@
 
 import torch
 
-from depth_lib.probes.arch import Arch
-from depth_lib.probes.distributions import damage, softmax_and_log
 from depth_lib.probes.lens_distances import distances as distances_of
 from depth_lib.probes.logit_lens import KEYS
+from depth_lib.residual.arch import Arch
+from depth_lib.residual.distributions import damage, softmax_and_log
 
 PLAIN = Arch(logit_scale=1.0, logit_softcap=None)
 

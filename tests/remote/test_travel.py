@@ -39,7 +39,7 @@ def test_every_function_travels_as_source_and_nothing_of_this_machine_does(llm, 
         EVERY[probe](llm, remote=loopback.host)
     assert len(payloads[0]) < 20_000
     text = zstandard.decompress(payloads[0])
-    assert b"def identities(" in text and b"depth_lib/probes/residual_stream.py#" in text
+    assert b"def identities(" in text and b"depth_lib/residual/residual_stream.py#" in text
     packages = str(Path(torch.__file__).parent.parent)
     for private in (KEY, str(Path.home()), str(Path(dl.__file__).parent), packages, "site-packages", "conditions.py"):
         assert private.encode() not in text, private

@@ -1,0 +1,1 @@
+"""The residual stream, its blocks as functions, and the head: torch alone, as it travels to servers."""

@@ -1,0 +1,138 @@
+"""A prompt's residual stream, the model's blocks as functions of it, and runs that were changed somewhere.
+
+    stream.h                    h_0..h_L of the prompt, [T, d] each
+    stream.block(l, x)          what block l makes of any residuals x [B, T, d]
+    run(stream, rows)           for each row: x = a changed h_l; for l in its blocks: x = block(l, x)
+
+All of it stands inside one trace: a block is called out of its place, with the masks and positions that the model gave
+it for this prompt, so a changed run needs no pass of the model.
+"""
+
+import torch
+
+from .budget import tokens_in_pass
+from .distributions import output_change
+from .residual_stream import hidden_states, inputs, leaving, skip_head
+
+
+class Stream:
+    """h_0..h_L of a prompt of token ids, and its blocks; made inside a trace, before anything is read.
+
+    budget: tokens in one call of a block, or None.
+    """
+
+    def __init__(self, llm, arch, ids, budget=None):
+        self.llm, self.arch, self.ids = llm, arch, ids
+        self.h, self.calls = [], []
+        for block in llm.blocks:
+            positional, named = block.inputs
+            if not self.h:
+                first = positional[0] if positional else named["hidden_states"]
+                self.h.append(first.flatten(2)[0].clone())  # a copy, as some families add in place
+            self.calls.append((positional[1:], {key: x for key, x in named.items() if key != "hidden_states"}))
+            self.h.append(leaving(block)[0].clone())
+        skip_head(llm, arch, self.h[-1][None])
+        self.n_rows = max(1, (budget or tokens_in_pass(llm, self.h[0])) // len(ids) - 1)  # beside the unmodified one
+
+    def block(self, l, x):
+        """What leaves block l if x [B, T, d] enters it."""
+        if not self.arch.can_add_rows and len(x) > 1:  # its masks are those of one row
+            return torch.cat([self.block(l, row) for row in x.split(1)])
+        positional, named = self.calls[l]
+        entered = x.clone().to(self.h[l].device).unflatten(-1, self.arch.streams)  # a copy, as some add in place
+        return hidden_states(self.llm.blocks[l](entered, *positional, **named)).flatten(2)
+
+    def after(self, l, x):
+        """The final residuals if x [B, T, d] enters block l, or is one (l = L)."""
+        for later in range(l, self.arch.n_layers):
+            x = self.block(later, x)
+        return x
+
+
+class Row:
+    """A changed run: `edit(h, before)` changes a copy of the clean h [T, d] that enters block `start` (L: that leaves
+    the last one), and `blocks` run on it, in this order. before: what enters the block before, clean.
+
+    read: the positions that are compared, a range or tuple. While it runs `x` is what it has come to, and `moved` the
+    largest relative change of what each block adds, {l: number}.
+    """
+
+    def __init__(self, start, blocks, read, edit=None):
+        self.start, self.blocks, self.read, self.edit, self.x, self.moved = start, blocks, read, edit, None, {}
+
+
+def run(stream, rows, updates=False):
+    """Run all rows to their ends beside an unmodified one, whose final residual [T, d] is returned.
+
+    Of the blocks that rows wait for the first one runs next, on all rows that wait for it; so a row costs nothing
+    before it starts. updates: whether to compare what blocks add, too.
+    """
+    n_layers, begin = stream.arch.n_layers, min(row.start for row in rows)
+    clean = Row(begin, range(begin, n_layers), range(len(stream.ids)))
+    clean.x, before = stream.h[begin], stream.h[begin - 1] if begin else None
+    ahead, running = sorted(rows, key=lambda row: row.start), [clean]
+    while True:
+        place = n_layers - len(clean.blocks)
+        while ahead and ahead[0].start == place:
+            row = ahead.pop(0)
+            row.x = clean.x.clone()
+            if row.edit:
+                row.edit(row.x, before)
+            if updates and place:
+                _compare(stream, [row], place - 1, torch.stack([before, before]), torch.stack([clean.x, row.x]))
+            running.append(row)
+        waiting = [row for row in running if row.blocks]
+        if not waiting:
+            return clean.x
+        l = min(row.blocks[0] for row in waiting)
+        some = [row for row in waiting if row.blocks[0] == l]
+        x = torch.stack([row.x for row in some])
+        after = stream.block(l, x)
+        if updates:  # rows in ascending order: the unmodified one is the first of all that wait
+            _compare(stream, some[1:], l, x, after)
+        if l == place:
+            before = clean.x
+        for row, row.x in zip(some, after, strict=True):
+            row.blocks = row.blocks[1:]
+
+
+def _compare(stream, rows, l, x, after):
+    """Note in each row the largest ‖c − c̄‖ / max(‖c‖, 1e-6) at its positions, of what block l adds to x [1 + R, T, d],
+    the first of which is unmodified."""
+    for row, change in zip(rows, relative_change(x, after)[1:], strict=True):
+        row.moved[l] = change[row.read[0] :].max().to(stream.h[-1].device)
+
+
+def relative_change(x, after):
+    """‖c − c̄‖ / max(‖c‖, 1e-6) [B, T] of what a block adds to rows x [B, T, d], the first of which is unmodified."""
+    c = after.float() - x.to(after.device).float()
+    return (c - c[0]).norm(dim=-1) / c[0].norm(dim=-1).clamp_min(1e-6)
+
+
+def output_changes(stream, rows, damage=False, updates=False, tick=None):
+    """Run all rows; of each the change of the outputs at its positions, [4 or 1, len(read)] (see `output_change`).
+
+    damage: whether all four numbers, or ‖y − ȳ‖₂ alone; updates: as for `run`; tick(share): told what is done.
+    """
+    found, ids = {}, stream.ids
+    for start in range(0, len(rows), stream.n_rows):
+        some = rows[start : start + stream.n_rows]
+        clean = run(stream, some, updates)
+        for read in dict.fromkeys(row.read for row in some):
+            alike = [row for row in some if row.read == read]
+            finals = torch.stack([x[list(read)] for x in (clean, *(row.x for row in alike))])
+            next_tokens = [ids[i + 1] if i + 1 < len(ids) else -1 for i in read] if damage else None
+            found |= zip(alike, output_change(stream.llm, stream.arch, finals, next_tokens).unbind(1), strict=True)
+        for row in some:
+            row.x = None  # memory
+        if tick:
+            tick(len(some) / len(rows))
+    return [found[row] for row in rows]
+
+
+def residuals(llm, arch, ids):
+    """h_0..h_L [T, d] of a prompt."""
+    with torch.no_grad():
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
+            h = Stream(llm, arch, ids, budget=1).h
+    return h
