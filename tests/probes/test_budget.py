@@ -43,11 +43,11 @@ def test_no_pass_has_more_tokens_than_the_budget_or_one_row_and_numbers_are_the_
         block.register_forward_pre_hook(lambda module, args: largest.append(args[0].shape[:2].numel()))
         for block in llm.blocks._module
     ]
-    whole = PROBES[name](llm)
+    whole, least = PROBES[name](llm), 13 if name in ("increments", "gradients") else 26  # beside an unmodified row
     for budget in (smallest, 50):
         largest.clear()
         found = PROBES[name](llm, budget=budget)
-        assert max(largest) <= max(budget, 13), budget
+        assert max(largest) <= max(budget, least), budget
         for key, value in found.items():
             if torch.is_tensor(value) and key not in ("n_nodes", "error"):
                 torch.testing.assert_close(value, whole[key], rtol=1e-4, atol=1e-5, equal_nan=True)

@@ -4,10 +4,7 @@ import torch
 
 from depth_lib.probes.lens_distances import distances as distances_of
 from depth_lib.probes.logit_lens import KEYS
-from depth_lib.residual.arch import Arch
-from depth_lib.residual.distributions import damage, softmax_and_log
-
-PLAIN = Arch(logit_scale=1.0, logit_softcap=None)
+from depth_lib.residual.distributions import damage, probability
 
 
 def wide(rows, seed):
@@ -23,18 +20,15 @@ def close(ours, truth, rtol=1e-5, atol=1e-5):
 
 
 def test_no_probability_is_subnormal_and_each_is_that_of_float64():
-    p, log_p, (largest, log_total) = softmax_and_log(z := wide(6, 0).clone())
-    truth = log_softmax(wide(6, 0))
-    assert z is log_p and p.min() >= torch.finfo(torch.float32).tiny
-    close(p, truth.exp(), 2e-5, 1e-30)
-    close(log_p, truth)
-    close(largest + log_total, wide(6, 0).double().logsumexp(-1), 1e-6)
+    p = probability(wide(6, 0).log_softmax(-1))
+    assert p.min() >= torch.finfo(torch.float32).tiny
+    close(p, log_softmax(wide(6, 0)).exp(), 2e-5, 1e-30)
 
 
 def test_the_lens_distances_are_those_of_float64():
     logits = torch.stack([wide(6, 2), wide(6, 1)], dim=1)  # of one block, and the model's own
-    distances = dict(zip(KEYS, distances_of(PLAIN, logits.clone(), at_once=2**12)[..., 0], strict=True))
-    for value, key in zip(distances_of(PLAIN, logits, 2**12, all_measures=False)[..., 0], KEYS, strict=False):
+    distances = dict(zip(KEYS, distances_of(logits.clone())[..., 0], strict=True))
+    for value, key in zip(distances_of(logits, all_measures=False)[..., 0], KEYS, strict=False):
         close(value, distances[key].double(), 1e-6, 1e-6)
     y, p = log_softmax(wide(6, 1)), log_softmax(wide(6, 2))
     mean = torch.logaddexp(p, y) - torch.log(torch.tensor(2.0))
@@ -48,8 +42,8 @@ def test_a_divergence_of_hundreds_of_nats_is_not_cut_off():
     base, changed = wide(1, 3), wide(5, 4)
     true, varied = log_softmax(base), log_softmax(changed)
     for following in range(5):
-        pieces = changed.clone()[None].split(2, dim=1)
-        distance, kl, rise, _ = damage(PLAIN, base[None], pieces, torch.tensor([following]))[:, 0]
+        log_y = torch.cat([base, changed]).log_softmax(-1)[:, None]
+        distance, kl, rise, _ = damage(log_y, torch.tensor([following]))[..., 0]
         close(kl, (true.exp() * (true - varied)).sum(-1))
         close(distance, (true.exp() - varied.exp()).norm(dim=-1))
         close(rise, true[0, following] - varied[:, following], atol=1e-4)
