@@ -8,10 +8,11 @@ import pandas as pd
 import torch
 from nnsight import TransformersModel
 
-from .api import logit_lens, relative_contribution
 from .effective_depth.tables import CONTROL
 from .effective_depth.tables import effective_depths as of_result
 from .models.load import in_memory
+from .probes.logit_lens import logit_lens
+from .probes.relative_contribution import relative_contribution
 
 SEED = 0
 

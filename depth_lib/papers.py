@@ -10,7 +10,8 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from nnsight import TransformersModel
 
-from . import api
+import depth_lib
+
 from .data.examples import load_examples
 from .data.pairs import find_pair
 from .data.prompts import load_prompts
@@ -138,13 +139,15 @@ def _measured(row, llm):
     if probe == "depth_by_difficulty":
         return api.depth_by_difficulty(llm, load_examples(row.about, source="embedded"))
     prompts = load_prompts("gsm8k", 10, source="sample", llm=llm)
+        return depth_lib.depth_by_difficulty(llm, load_examples(row.about, source="embedded"))
+    prompts = load_prompts("gsm8k", 10, source="sample")
     if KINDS[row.kind].of_question:
         pair = find_pair(row.about)
         if probe == "residual_erasure":
-            return api.residual_erasure(llm, pair.question, pair.answer, prompts)
-        return api.integrated_gradients(llm, pair.question, pair.answer)
+            return depth_lib.residual_erasure(llm, pair.question, pair.answer, prompts)
+        return depth_lib.integrated_gradients(llm, pair.question, pair.answer)
     modes = {"mode": "all" if "_all_" in row.key else "future"} if row.key else {}
-    return getattr(api, probe)(llm, prompts, **modes)
+    return getattr(depth_lib, probe)(llm, prompts, **modes)
 
 
 def _only(results, key):

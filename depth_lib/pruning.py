@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 from nnsight import TransformersModel
 
-from .api import block_removal, choice_accuracy
 from .data.choices import Choice
 from .effective_depth.accuracy import accuracy_change
 from .effective_depth.removal import Removable, removable
 from .effective_depth.rules import AT_MOST
 from .models.removal import remove_blocks, save_model, stretch_of
+from .probes.block_removal import block_removal
+from .probes.choice_accuracy import choice_accuracy
 
 _CARD = """---
 base_model: {base}

@@ -17,6 +17,7 @@ from .remote.errors import ResultRefused
 from .remote.job import Job
 from .remote.journal import journal
 from .remote.server import tell_about
+from .residual.budget import check_budget
 from .residual.identities import identities, verified
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
@@ -45,7 +46,8 @@ def run(
     probes' identities (part of the first job).
     """
     arguments = dict(inspect.signature(partial(probe, llm)).bind(*args, **named).arguments)
-    label = label or probe.__name__
+    label = label or _name(probe)
+    check_budget(arguments.get("budget"))
     if remote and remote != "local":
         return _concatenated(_run_as_jobs(llm, probe, arguments, over, remote, label))
     if not llm.dispatched:
@@ -59,15 +61,20 @@ def run(
         raise KeyboardInterrupt(f"{label} was interrupted; call it again to compute it") from None
     if over and (problem := _not_finite(result, arguments, over, numbers)):
         raise ValueError(
-            f"{probe.__name__}: {problem}; weights are damaged, or numbers overflow in {llm.dtype}: load it with "
+            f"{_name(probe)}: {problem}; weights are damaged, or numbers overflow in {llm.dtype}: load it with "
             'dtype="float32" or "bfloat16"'
         )
     return result
 
 
+def _name(probe):
+    """The public name of a function that travels."""
+    return probe.__name__.removeprefix("measure_")
+
+
 def _run_locally(llm, probe, arguments, over, remote, label):
     """What the probe returns here: a list, of all items of `over` together or of each prompt."""
-    check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
+    check_same(llm, _name(probe), [value for name, value in arguments.items() if name != "arch"])
     with ONE_AT_A_TIME, torch.inference_mode(False), contextlib.ExitStack() as bar:
         parts = [arguments]
         if "tick" in inspect.signature(probe).parameters and not remote:
@@ -127,7 +134,7 @@ def _accept(llm, probe, arguments, over, done):
     check."""
     if over and (problem := _not_finite(done["result"], arguments, over)):
         raise ResultRefused(
-            f"{probe.__name__}: {problem} of the job, and is not kept; the server computes in "
+            f"{_name(probe)}: {problem} of the job, and is not kept; the server computes in "
             f"{done['model']['dtype']}: ask for a deployment in bfloat16 or float32"
         )
     known(llm).running = done["model"]

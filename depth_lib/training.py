@@ -15,12 +15,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .api import logit_lens, relative_contribution
 from .data.tokens import texts_of
 from .effective_depth.tables import effective_depths
 from .figures.marks import COLOURS, STYLE
 from .files import write_together
 from .models.load import load_model
+from .probes.logit_lens import logit_lens
+from .probes.relative_contribution import relative_contribution
 
 METRICS = ("cosine", "kl", "overlap")
 

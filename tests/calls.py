@@ -1,10 +1,10 @@
 """Every public probe, in all modes and of all parts: `EVERY[name](llm, **where)`."""
 
 import depth_lib as dl
-from depth_lib.api import answer_span
 from depth_lib.data.examples import Example
+from depth_lib.data.tokens import answer_span
 from depth_lib.models.families import describe
-from depth_lib.probes.integrated_gradients import integrated_gradients
+from depth_lib.probes.integrated_gradients import measure_integrated_gradients
 from depth_lib.session import run
 
 TEXTS = ["The quick brown fox jumps over 13 lazy dogs, and back again", "abcdefghijkl mnop", "8 apples and 5, thirteen"]
@@ -18,7 +18,7 @@ def gradients_of_blocks(llm, question, answer, blocks, tolerance=0.01, steps=Non
     """The result of `integrated_gradients` for a few blocks, since all of a real model take minutes."""
     ids, places, _ = answer_span(llm, question, answer)
     work = (describe(llm), ids, list(places), list(blocks), "block", steps, tolerance, None)
-    return run(integrated_gradients, llm, *work, method=method)
+    return run(measure_integrated_gradients, llm, *work, method=method)
 
 
 def _call(probe, *args, **settings):

@@ -6,8 +6,8 @@ import multiprocessing
 import nnsight  # noqa: F401 (here and below: so that it is there)
 import pandas  # noqa: F401
 
-import depth_lib.api
 import depth_lib.models.load
+import depth_lib.probes.layer_effects
 import depth_lib.report.table
 import depth_lib.session
 import depth_lib.sweep.run  # noqa: F401

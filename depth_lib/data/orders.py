@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 Order = list[int]
+AT_MOST = 0.05  # nats per token that removing blocks may cost: a perplexity 5 % higher
 
 
 def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
@@ -109,3 +110,8 @@ def mergekit_yaml(model_id: str, order: Sequence[int]) -> str:
     slices = [(order[begin], order[end - 1] + 1) for begin, end in pairwise([*begins, len(order)])]
     sources = [f"  - sources:\n      - model: {model_id}\n        layer_range: [{s}, {end}]\n" for s, end in slices]
     return f"slices:\n{''.join(sources)}merge_method: passthrough\n"
+
+
+def listed(orders: object) -> object:
+    """Orders of a tensor or an array as lists, others as they are."""
+    return orders.tolist() if hasattr(orders, "tolist") else orders

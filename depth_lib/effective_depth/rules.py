@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..data.orders import AT_MOST
 from ..data.prompts import ANSWER
-from ..probes.block_removal import AT_MOST
 
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 

@@ -19,6 +19,9 @@ from ..models.check import name_of
 from ..models.errors import reason
 from ..models.families import describe
 from ..params import ParamsError
+from ..remote.server import say
+
+LARGEST_REQUEST = 2**29  # bytes: a request waits in NDIF's queue as one value of Redis
 
 
 class Lens(TypedDict):
@@ -161,3 +164,19 @@ def unembedding_hash(llm: TransformersModel) -> str | None:
     corners = weight.detach().float().cpu().numpy()
     printed = np.array2string(corners, precision=1, threshold=1000, edgeitems=3, max_line_width=75)
     return hashlib.sha256(printed.encode()).hexdigest()
+
+
+def translators(llm: TransformersModel, lens: Any, remote: bool | str) -> dict[str, torch.Tensor] | None:
+    """`A` and `b` of a lens or its file, None without one. LensError for another model's, or one too large to send."""
+    if lens is None:
+        return None
+    lens = load_lens(lens) if isinstance(lens, str | Path) else lens
+    check_lens(llm, lens)
+    translators = {"A": lens["A"], "b": lens["b"]}
+    if remote and remote != "local":
+        n_bytes = sum(tensor.nbytes for tensor in translators.values())
+        said = f"the lens has {n_bytes / 2**20:,.0f} MiB, which travel with each job"
+        if n_bytes > LARGEST_REQUEST:
+            raise LensError(f"{said}, and a server takes {LARGEST_REQUEST / 2**20:.0f}; load the model here")
+        say(said)
+    return translators

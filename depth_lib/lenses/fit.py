@@ -16,12 +16,12 @@ from ..files import write_together
 from ..model_maps.regression import accumulate, solve
 from ..models.check import name_of, verified_arch
 from ..params import not_among
-from ..probes.jacobian import SKIPPED, jacobian
-from ..probes.states import states_of_sequences
 from ..remote.server import method_there
 from ..residual.budget import check_budget
+from ..residual.states import states_of_sequences
 from ..session import run
 from .files import Lens, LensError, finite, unembedding_hash
+from .jacobian import SKIPPED, measure_jacobian
 
 N_TOKENS = 128  # of a text, as for published lenses
 _EVERY = 30.0  # seconds between two checkpoints, and as many more for each 256 MiB of sums
@@ -124,7 +124,7 @@ def _with_text(sums, llm, ids, n, method, budget, remote):
     every tenth, to choose λ [2, L, 1, d + 1, 2 d + 1]."""
     arch = verified_arch(llm)
     if method:
-        A = run(jacobian, llm, arch, ids, budget, method, remote=remote, label=f"text {n}")["A"]
+        A = run(measure_jacobian, llm, arch, ids, budget, method, remote=remote, label=f"text {n}")["A"]
         return A if sums is None else sums + A
     d, layers = arch.width, list(range(arch.n_layers + 1))
     (h,) = run(states_of_sequences, llm, arch, [ids], layers, "residual", remote=remote)["states"]

@@ -11,8 +11,8 @@ from ..data.tokens import texts_of
 from ..models.check import name_of, verified_arch
 from ..models.load import load_model
 from ..params import not_among
-from ..probes.states import states
 from ..progress import steps
+from ..residual.states import states
 from ..session import run
 from .regression import accumulate, errors, solve
 from .texts import LONGEST, cut, read_texts, same_ids

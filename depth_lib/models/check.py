@@ -12,8 +12,10 @@ from nnsight import TransformersModel
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..params import not_among
 from ..residual.arch import Arch
 from ..residual.identities import N_TOKENS, identities, verified
+from ..residual.stream import READS_MORE
 from .bare import differ, logits_of
 from .discovery import Architecture
 from .errors import ArchitectureError, ModelError
@@ -23,8 +25,8 @@ ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 # Why a shortcut is not used.
 SHORTCUTS = {
-    "can_skip_blocks": "its blocks read more of earlier ones than the residual, so every pass begins at the first",
-    "can_add_rows": "rows that join its batch on the way are not read as others, so all begin at the first block",
+    "can_skip_blocks": "its blocks read more of earlier ones than the residual: probes that change it are refused",
+    "can_add_rows": "its blocks run on one row at a time: slower",
 }
 
 
@@ -59,6 +61,22 @@ def verified_arch(llm: TransformersModel) -> Arch:
         if record.state is not None and record.state != state_of(llm._module):
             check_here(llm)
     return describe(llm)
+
+
+def arch_to_change(llm: TransformersModel, part: str = "layer", whole: str = "layer", name: str = "part") -> Arch:
+    """`verified_arch`, for a probe that changes what blocks, or their attention or MLP, read or add.
+
+    name: what the argument `part` is called, and `whole` its value for whole blocks. Raises ValueError for an unknown
+    part, for one of a model that is read block by block, and for a model whose blocks pass on more than the residual.
+    """
+    if problem := not_among((whole, "attention", "mlp"), name, part):
+        raise ValueError(problem)
+    arch = verified_arch(llm)
+    if not arch.can_skip_blocks:
+        raise ValueError(READS_MORE)
+    if part != whole and not arch.parts:
+        raise ValueError("what attention and MLP of this model add is not known; use whole blocks.")
+    return arch
 
 
 def state_of(model: PreTrainedModel) -> list:
@@ -149,7 +167,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     works = verified(arch, measured)
     for shortcut, why in SHORTCUTS.items():
         if getattr(arch, shortcut) and not getattr(works, shortcut):
-            warnings.warn(f"{name}: {why}: slower.", stacklevel=4)
+            warnings.warn(f"{name}: {why}.", stacklevel=4)
     record.found = replace(record.found, **{shortcut: getattr(works, shortcut) for shortcut in SHORTCUTS})
     errors = {key: float(measured[key].max()) for key in ("identity_1", "identity_2")}
     record.checked = errors | {"tolerance": tolerance}

@@ -9,14 +9,50 @@ The obvious loop (tests/oracles/lenses.py):
 """
 
 import torch
+from nnsight import TransformersModel
 
+from ..data.tokens import answer_span
+from ..lenses.files import Lens, translators
+from ..models.check import verified_arch
 from ..residual.residual_stream import inputs
-from ..residual.stream import Stream
+from ..residual.stream import read_residuals
 from ..residual.unembedding import lens as unembed
 from ..residual.unembedding import translated
+from ..results.result import Result
+from ..session import run
 
 
-def answer_lens(llm, arch, ids, answer, lens=None):
+def answer_lens(
+    llm: TransformersModel, question: str, answer: str, lens: Lens | str | None = None, remote: bool | str = False
+) -> Result:
+    """What each layer would answer: of each token of the answer its log-probability and rank, and the likeliest five.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> dl.answer_lens(llm, "5 + 7 = ", "12")["answer_ranks"].shape
+    torch.Size([5, 2])
+
+    At the token before, z_l = lens(A_l h_l + b_l), `answer_log_probs` = log softmax(z_l)[token] in nats, and
+    `answer_ranks` = 1 + how many of z_l exceed z_l[token], `answer_kl` = KL(softmax(z_l) ‖ the model's output) in nats.
+
+    question, answer: strings, tokenised together; lens: of `load_lens` or `fit_lens`, or its file (default: the logit
+    lens, A = 1, b = 0). Returns float32 `answer_log_probs`, `answer_ranks`, `answer_kl` [L + 1, A] (row l reads h_l,
+    what enters block l; row L is the model's own output), `answer_top`, the ids of the five likeliest tokens [L + 1, A,
+    5], likeliest first, `top_tokens`, their texts, and `tokens`, the answer's A strings. Give a text's first word as
+    the question and the rest as the answer to read what each layer says at every token. Raises ValueError if the answer
+    has no token of its own; LensError for a lens of another model, or one that is too large to send: half a GiB, 4 L d
+    (d + 1) bytes a job.
+    Cost: one pass, and L + 2 unembeddings of A tokens. Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv
+    2510.18871): early guesses are frequent words.
+    """
+    arch, (ids, positions, tokens) = verified_arch(llm), answer_span(llm, question, answer)
+    result = run(measure_answer_lens, llm, arch, ids, positions, translators(llm, lens, remote), remote=remote)
+    if not result["answer_kl"].isfinite().all():
+        raise ValueError("answer_lens: answer_kl is not finite; weights are damaged, or numbers overflow in the lens.")
+    top = [[llm.tokenizer.batch_decode(k[:, None]) for k in of_layer] for of_layer in result["answer_top"].int()]
+    return Result("answer_lens", {**result, "top_tokens": top, "tokens": [tokens[position] for position in positions]})
+
+
+def measure_answer_lens(llm, arch, ids, answer, lens=None):
     """`answer_log_probs` and `answer_ranks` [L + 1, A] of the answer's true tokens at each h_l, `answer_kl` [L + 1, A]
     from the model's own output, which is row L, and `answer_top`, the ids of the five likeliest tokens [L + 1, A, 5],
     most likely first.
@@ -26,7 +62,7 @@ def answer_lens(llm, arch, ids, answer, lens=None):
     predicting = [place - 1 for place in answer]
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            h = [x[predicting] for x in Stream(llm, arch, ids, budget=1).h]
+            h = [x[predicting] for x in read_residuals(llm, arch)]
             logits = [unembed(llm, arch, x.to(h[-1].device)).cpu() for x in translated(lens, h)]
     true, log_p = torch.tensor([ids[place] for place in answer])[:, None], torch.stack(logits).log_softmax(-1)
     of_true, finite = (log_p.gather(2, true.expand(len(log_p), -1, 1)), log_p.clamp_min(-1e3))  # a bias may exclude one

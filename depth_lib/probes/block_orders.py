@@ -10,13 +10,86 @@ Here an order begins where it differs from 0..L − 1, and all orders that wait 
 Sources: Lad et al. 2024 (arXiv 2406.19384); Sun et al. 2024 (2407.09298, "Painters").
 """
 
-import torch
+from collections.abc import Sequence
 
+import torch
+from nnsight import TransformersModel
+
+from ..data.orders import NAMED, checked_order, listed
+from ..data.tokens import tokenize
+from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.stream import Row, Stream, output_changes
+from ..results.result import Result
+from ..session import run
+from .means import over_prompts
 
 
-def block_orders(llm, arch, prompts, orders, budget):
+def block_orders(
+    llm: TransformersModel,
+    prompts: list[str],
+    orders: Sequence[Sequence[int]] | str = "repeats swaps reversals removals",
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> Result:
+    """What it costs to run the blocks in another order: some repeated, exchanged, reversed or removed.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> prompts = dl.load_prompts("gsm8k", 2, source="embedded")
+    >>> result = dl.block_orders(llm, prompts, [[0, 1, 2, 3], [0, 2, 1, 3], [0, 1, 2, 2, 3]])
+    >>> result["order_loss"]  # nats per token
+    tensor([0.0000, 0.6892, 0.1977])
+
+    An order is a list of block numbers, run one after the other on the residual stream; numbers may repeat or be
+    absent. A block keeps its own mask and positions wherever it stands.
+
+    prompts: list of strings. orders: a list of K orders, such as `dl.repeats(L, sizes)`, `dl.swaps(L)`,
+    `dl.reversals(L, sizes)` and `dl.removals(L, sizes)` make, or names of these, of which sizes are 1, 2, 4 … up to
+    half of the blocks. remote, budget: as for `layer_effects`. Returns float32 means over tokens, then prompts, [K]:
+    `order_loss`, the rise of −log p(next token) in nats, below 0 where the order predicts better; `order_kl` =
+    KL(y ‖ ȳ) in nats; `order_top1`, the fraction of tokens whose top token stays; each also per prompt,
+    `<key>_by_prompt` [P, K]; `orders` [K, longest], each followed by −1; and `n_layers` [1].
+
+    Cost: one pass for each ascending stretch of an order, from the block where it begins (removals and repeats: one;
+    swaps: two; a reversal of n blocks: n), many orders in a batch; their outputs at all tokens. Raises ValueError for
+    an order that is empty or has other numbers than 0..L − 1, and for a prompt without tokens.
+    Sources: Lad et al. 2024 (arXiv 2406.19384), Sun et al. 2024 (2407.09298).
+    """
+    arch, ids = arch_to_change(llm), tokenize(llm, prompts)
+    wanted = _orders(orders, arch.n_layers)
+    found = run(
+        measure_block_orders, llm, arch, ids, wanted, budget, remote=remote, over="prompts", label="orders of blocks"
+    )
+    no_loss_of_one_token(found, ids)
+    longest = max(map(len, wanted))
+    padded = torch.tensor([[*order, *[-1] * (longest - len(order))] for order in wanted], dtype=torch.float32)
+    by_prompt = {f"order_{key}": value for key, value in found.items()}
+    return Result(
+        "block_orders",
+        over_prompts(by_prompt) | {"orders": padded, "n_layers": torch.tensor([arch.n_layers], dtype=torch.float32)},
+    )
+
+
+def _orders(orders, n_layers):
+    """The orders as lists of block numbers."""
+    orders = listed(orders)
+    names = orders.split() if isinstance(orders, str) else []
+    if not orders or not {*names} <= NAMED.keys():
+        raise ValueError(f"orders={orders!r}; give lists of block numbers, or some of {', '.join(NAMED)}.")
+    if names:
+        found = [order for name in names for order in NAMED[name](n_layers)]
+        if not found:
+            raise ValueError(f"a model of {n_layers} blocks has no {' or '.join(names)} of the default sizes.")
+        return found
+    return [checked_order(order, n_layers) for order in orders]
+
+
+def no_loss_of_one_token(found, ids):
+    """Make `loss` [P, …] NaN for prompts of one token, which nothing predicts, so that no mean counts them."""
+    found["loss"][[len(of_prompt) == 1 for of_prompt in ids]] = torch.nan
+
+
+def measure_block_orders(llm, arch, prompts, orders, budget):
     """Run the blocks in each of these orders, and measure the change of the output at all tokens.
 
     prompts: token ids, one list per prompt; orders: K lists of block numbers; budget: tokens in one call of a block, or

@@ -9,17 +9,104 @@ The obvious loop, with y the output of the full model (tests/oracles/removal.py)
 Here removing blocks is running the others in their order (see `block_orders`).
 """
 
-import torch
+from collections.abc import Sequence
 
+import torch
+from nnsight import TransformersModel
+
+from ..data.orders import AT_MOST, sizes_of
+from ..data.tokens import tokenize
+from ..models.check import arch_to_change
 from ..residual.distributions import output_change
 from ..residual.residual_stream import final_residual, inputs, silence, skip_head
 from ..residual.stream import Stream
-from .block_orders import damage_of_prompt, order_damage
+from ..results.result import Result
+from ..session import run
+from .block_orders import damage_of_prompt, no_loss_of_one_token, order_damage
+from .means import over_prompts
 
-AT_MOST = 0.05  # nats per token that removing blocks may cost: a perplexity 5 % higher
+
+def block_removal(
+    llm: TransformersModel,
+    prompts: list[str],
+    sizes: Sequence[int] | str = "refined",
+    part: str = "layer",
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> Result:
+    """What it costs to remove n consecutive blocks, or the attention or MLP of several blocks.
+
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> result = dl.block_removal(llm, prompts, sizes=[1, 2])
+    >>> result["removal_loss"].shape, result["removal_loss_by_prompt"].shape
+    (torch.Size([2, 4]), torch.Size([3, 2, 4]))
+
+    Blocks s..s + n − 1 are removed for every s and every n of `sizes`: a list; "doubling", 1, 2, 4 … up to half of the
+    blocks; "refined", these and then, by halving, those between the most that cost at most 0.05 nats and the next;
+    or "all", 1..L − 1. With part "attention" or "mlp" this part is removed from one block, and then from
+    several: in ascending order of the loss that removing one causes, each time from one more.
+
+    prompts: list of strings; remote, budget: as for `layer_effects`. Returns float32 means over tokens, then prompts:
+    `removal_loss`, the rise of −log p(next token) in nats; `removal_kl` = KL(y ‖ ȳ) in nats; `removal_top1`, the
+    fraction of tokens whose top token stays: [N, L] over n and s, NaN where s + n > L; `removal_sizes` [N]; and from
+    one clean pass `angular_distance` [N, L], arccos(cos(h_s, h_{s+n})) / π of the last token, and `block_influence`
+    [L], 1 − cos(h_l, h_{l+1}). Of a part `removal_order` [L], and the three measures after each removal [L]. Each also
+    per prompt, `<key>_by_prompt` [P, …]. Raises ValueError for a size that is not in 1..L − 1, an unknown part, a part
+    of a model that is read block by block, or a prompt without tokens.
+    Sources: Men et al. 2024 (ShortGPT, arXiv 2403.03853), Gromov et al. 2024 (2403.17887), He et al. 2024 (LLM-Drop,
+    2406.15786).
+    Cost: per prompt a forward pass and a row of later blocks for each n and s, about L / 2 passes for each n; the
+    residuals of one prompt are held.
+    """
+    arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
+    n_layers = arch.n_layers
+
+    def removed(blocks):
+        found = run(measure_block_removal, llm, arch, ids, blocks, part, budget, remote=remote, over="prompts")
+        no_loss_of_one_token(found, ids)
+        return {f"removal_{key}": found.pop(key) for key in ("loss", "kl", "top1")} | found
+
+    if part != "layer":
+        single = removed([[l] for l in range(n_layers)])["removal_loss"].nanmean(0)
+        order = single.argsort(stable=True).tolist()
+        found = removed([order[:k] for k in range(1, n_layers + 1)])
+        by_prompt = {key: value for key, value in found.items() if key.startswith("removal_")}
+        found = over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
+        return Result(f"{part}_removal", found)
+    tried = sizes_of(sizes, n_layers)
+    by_prompt = _removed_in_a_row(removed, tried, len(ids), n_layers)
+    while sizes == "refined" and (between := _between(by_prompt["removal_loss"], tried, n_layers)):
+        more = _removed_in_a_row(removed, [between], len(ids), n_layers)
+        tried, order = torch.tensor([*tried, between]).sort()
+        tried = tried.tolist()
+        for key in by_prompt.keys() - {"block_influence"}:
+            by_prompt[key] = torch.cat([by_prompt[key], more[key]], dim=1)[:, order]
+    found = over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
+    return Result("block_removal", found)
 
 
-def block_removal(llm, arch, prompts, removed, part, budget):
+def _removed_in_a_row(removed, sizes, n_prompts, n_layers):
+    """The measures of removing each number of consecutive blocks from each start, [P, N, L], and `block_influence`."""
+    stretches = [range(s, end) for end in range(1, n_layers + 1) for s in range(end) if end - s in sizes]
+    found = removed([list(blocks) for blocks in stretches])
+    n, s = torch.tensor([(sizes.index(len(blocks)), blocks.start) for blocks in stretches]).T
+    by_prompt = {"block_influence": found.pop("influence")}
+    found["angular_distance"] = found.pop("angular")[:, s, s + torch.tensor(sizes)[n]]
+    for key, values in found.items():
+        by_prompt[key] = torch.full((n_prompts, len(sizes), n_layers), torch.nan, dtype=torch.float32)
+        by_prompt[key][:, n, s] = values
+    return by_prompt
+
+
+def _between(loss_by_prompt, tried, n_layers):
+    """The number of blocks half-way between the most that cost at most AT_MOST and the next one tried; 0 if none is."""
+    cheapest = loss_by_prompt.nanmean(0).nan_to_num(torch.inf).amin(1).tolist()
+    most = max((n for n, cost in zip(tried, cheapest, strict=True) if cost <= AT_MOST), default=0)
+    above = min((n for n in tried if n > most), default=n_layers)
+    return (most + above) // 2 if above - most > 1 else 0
+
+
+def measure_block_removal(llm, arch, prompts, removed, part, budget):
     """Remove some blocks, or attention or MLP of them (`part`), and measure the change of the output at all tokens.
 
     prompts: token ids, one list per prompt; removed: R lists of blocks, whole ones consecutive; budget: tokens in one

@@ -12,8 +12,17 @@ Here the points are rows of a batch, and as many as it takes (see quadrature.py)
 sum of what F changes by when one token alone takes a step of the path (`_increments`).
 """
 
-import torch
+import warnings
+from numbers import Real
 
+import torch
+from nnsight import TransformersModel
+
+from ..data.tokens import answer_span
+from ..models.check import arch_to_change
+from ..params import not_among
+from ..remote.errors import JobFailed, NotReady
+from ..remote.server import NO_GRADIENT, NO_GRADIENTS_THERE, method_there
 from ..residual.budget import rows_of_logits, tokens_in_pass
 from ..residual.ranks import from_rank_0, is_sharded
 from ..residual.residual_stream import (
@@ -29,10 +38,93 @@ from ..residual.residual_stream import (
     with_hidden_states,
 )
 from ..residual.unembedding import lens
+from ..results.result import Result
+from ..session import run
 from .quadrature import converged
 
 
 def integrated_gradients(
+    llm: TransformersModel,
+    question: str,
+    answer: str,
+    quadrature: str | float = "gauss",
+    remote: bool | str = False,
+    budget: int | None = None,
+    at: str = "block",
+    method: str | None = None,
+    max_nodes: int = 256,
+    steps: int = 16,
+) -> Result:
+    """Attribution of the answer's probability to each token's residual after each block.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> gradients = dl.integrated_gradients(llm, "5 + 7 = ", "12")
+    >>> gradients["igrads"].shape, bool((gradients["error"] <= 0.01).all())
+    (torch.Size([4, 10]), True)
+
+    igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] dr along b + r (x − b), with x the output h_{l+1} of block l, b
+    its mean over the sequence and F the summed probability of the answer's true tokens. at "attention" or "mlp": x is
+    what this part of block l adds, a_l or m_l; it alone moves, and what follows is recomputed.
+
+    question, answer: strings, tokenised together. method: "gradients", or forward passes alone, "increments": the sum
+    over `steps` of the path of what F changes by when token t alone takes the step, the mean of before and after the
+    others take it, which converges as steps⁻² and takes 2 T rows per step. None: gradients here, and on a server where
+    the key has NDIF's tag "trusted"; else increments, as no gradient leaves NDIF's sandbox. quadrature, of gradients:
+    "gauss" (Gauss–Kronrod panels of 7 or 15 nodes, cut where F is steep until no token's estimated error is above 1 %
+    of max |igrads[l]|, or a number: above that share of it; at most `max_nodes` per block) or "riemann" (256 left-end
+    steps, as in the papers). budget: tokens in one forward pass (default: half of a GPU's free memory, or what a CPU is
+    fast with).
+
+    Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
+    `n_nodes` (of increments `n_steps`) and `tokens`, T strings; except of Riemann also `error` [L], an estimated bound
+    of a token's error relative to max |igrads[l]|. A warning names the blocks where it is above the tolerance; half
+    precision is coarse. Raises ValueError for an unknown quadrature, method or place, for a part of a model that is
+    read block by block, if the answer has no token of its own, or for gradients that are not finite; NotReady for
+    method "gradients" on a server that runs this key's jobs in its sandbox.
+    Source: Sundararajan et al. 2017; Csordás et al. 2025, Figure 6; the quadrature: Piessens et al. 1983, QUADPACK.
+    Cost: a forward pass, and for each block 9 to `max_nodes` points, each a forward and a backward pass of the blocks
+    after it (increments: 2 T `steps` forward passes); what a backward pass needs of a batch is held.
+    """
+    tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
+    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= float(tolerance) <= 1:
+        raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
+    if method and (problem := not_among(("gradients", "increments"), "method", method)):
+        raise ValueError(problem)
+    for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
+        if type(value) is not int or value < least:
+            raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
+    arch, (ids, positions, tokens) = arch_to_change(llm, at, "block", "at"), answer_span(llm, question, answer)
+    method = method_there(remote, method)
+    if method == "increments" and quadrature == "riemann":
+        raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
+    left_ends = 256 if quadrature == "riemann" else None
+    arguments = (arch, ids, positions, list(range(arch.n_layers)), at)
+    arguments += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
+    try:
+        result = run(measure_integrated_gradients, llm, *arguments, remote=remote, over="layers")
+    except JobFailed as failed:
+        if not NO_GRADIENT.search(str(failed)):
+            raise
+        raise NotReady(NO_GRADIENTS_THERE) from failed
+    _check_gradients(result, tolerance, method)
+    return Result("integrated_gradients" if at == "block" else f"{at}_gradients", result | {"tokens": tokens})
+
+
+def _check_gradients(result, tolerance, method):
+    """A warning that names the blocks with errors above the tolerance."""
+    rough = result.get("error", torch.zeros(1)) > tolerance
+    if rough.any():
+        blocks = rough.nonzero().flatten().tolist()
+        finer = "max_nodes" if method == "gradients" else "steps"
+        warnings.warn(
+            f"the integrated gradients of blocks {blocks} are not known better than "
+            f"{100 * result['error'][rough].max():.2g} % of the largest attribution, the worst of them: the answer's "
+            f"probability jumps there, or half precision is too coarse; raise {finer}, or compute in float32",
+            stacklevel=3,
+        )
+
+
+def measure_integrated_gradients(
     llm, arch, ids, answer, layers, at, steps, tolerance, budget, max_nodes=256, method="gradients", tick=None
 ):
     """Integrated gradients of the answer's probability at the output of each block, or at what a part of it adds.
@@ -55,8 +147,8 @@ def integrated_gradients(
         path = _path(llm, arch, ids, l, at)
         path.answer, with_gradients = answer, method == "gradients"
         h = path.x[0].to(path.dtype)[None]
-        path.rows = max(1, (budget or tokens_in_pass(llm, path.x.to(path.dtype), gradients=with_gradients)) // len(ids))
-        path.rows = max(1, min(path.rows, rows_of_logits(llm, h) // len(answer)))
+        n_tokens = budget or tokens_in_pass(llm, arch, h[0], with_gradients)
+        path.rows = max(1, min(n_tokens // len(ids), rows_of_logits(llm, h) // len(answer)))
         if not with_gradients:
             found = _increments(path, steps)
         elif steps:

@@ -10,13 +10,57 @@ The obvious loop, with c_l = h_{l+1} − h_l and y the output of the clean run (
 """
 
 import torch
+from nnsight import TransformersModel
 
+from ..data.tokens import skips_of
+from ..models.check import arch_to_change
 from ..residual.residual_stream import enter, entering, inputs, leaving, silence, skip_head
 from ..residual.rounding import rounding_floor
 from ..residual.stream import Row, Stream, output_changes
+from ..results.result import Result
+from ..session import run
+from .means import over_prompts
 
 
-def layer_effects(llm, arch, prompts, mode, part, budget):
+def layer_effects(
+    llm: TransformersModel,
+    prompts: list[str],
+    mode: str = "future",
+    remote: bool | str = False,
+    budget: int | None = None,
+    part: str = "layer",
+) -> Result:
+    """What skipping block s, or its attention or MLP alone, does to every later block and to the output.
+
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.layer_effects(llm, prompts)["max_future_out"].shape
+    torch.Size([4, 1])
+
+    effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, c_l = h_{l+1} − h_l, when block s passes tokens 1..t−1
+    on unchanged; output[s] = max ‖y − ȳ‖₂ over the same tokens; maxima over positions t and prompts. mode "future":
+    up to 4 positions t per prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured;
+    "remove": token 0 too, as if the block were deleted. part "attention" or "mlp": only a_s or m_s is left out.
+
+    prompts: list of strings; budget: tokens in one forward pass (default: half of a GPU's free memory, or what a
+    CPU is fast with). Returns float32 `max_<mode>_layer` [L, L] (row = skipped, column = affected),
+    `max_<mode>_out` [L, 1], and means over the measured tokens of a prompt, then over prompts: `<mode>_kl` = KL(y ‖
+    ȳ) in nats [L]; each for every prompt as `<key>_by_prompt` [P, …]. In half precision or with quantised weights
+    also `max_<mode>_layer_rounding_floor` and `max_<mode>_out_rounding_floor` [P], the largest change that moving
+    the embeddings by one rounding unit causes: smaller effects may be rounding. A prompt too short for a position
+    (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode or part, a
+    prompt without tokens, a part of a model that is read block by block, or if no prompt is long enough. Source:
+    Csordás et al. 2025, Figures 3 and 17.
+    Cost: per prompt a forward pass and, for each position, that of a batch which grows by a row per block, so L / 2
+    passes; the residuals of one prompt are held, and what its blocks add.
+    """
+    arch = arch_to_change(llm, part)
+    cases, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
+    how = {"remote": remote, "over": "prompts", "label": f"{part} effects, {mode}", "numbers": numbers}
+    effects = run(measure_layer_effects, llm, arch, cases, mode, part, budget, **how)
+    return Result("layer_effects" if part == "layer" else f"{part}_effects", over_prompts(effects))
+
+
+def measure_layer_effects(llm, arch, prompts, mode, part, budget):
     """Skip block s for some tokens and measure the change of every later contribution and of the output.
 
     prompts: for each prompt its token ids and its positions t. mode: "future", or with the only position t = T "all"

@@ -8,13 +8,48 @@ The obvious loop, with h and c of the clean run (tests/oracles/effects.py):
 """
 
 import torch
+from nnsight import TransformersModel
 
+from ..data.tokens import skips_of
+from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
 from ..residual.stream import Stream, relative_change
+from ..results.result import Result
+from ..session import run
+from .means import over_prompts
 
 
-def local_effects(llm, arch, prompts, mode, budget):
+def local_effects(
+    llm: TransformersModel,
+    prompts: list[str],
+    mode: str = "future",
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> Result:
+    """What taking block s's contribution out of the input of block l alone does to block l.
+
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.local_effects(llm, prompts)["max_future_local"].tril().any()
+    tensor(False)
+
+    local[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, s < l, when block l reads h_l − c_s at tokens 1..t−1 and
+    everything else stays clean: the direct part of `layer_effects`, without what travels through blocks between.
+
+    prompts, mode ("future" or "all"), remote and budget: as for `layer_effects`. Returns float32 `max_<mode>_local`
+    [L, L] (row = taken out, column = affected; 0 for l ≤ s), `max_<mode>_local_by_prompt` [P, L, L] and, where
+    `layer_effects` has it, `max_<mode>_local_rounding_floor` [P]. Raises ValueError as `layer_effects` does, and for a
+    model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, Figure 5.
+    Cost: per prompt a forward pass, and one of L − 1 rows for each position; residuals and what blocks add are held.
+    """
+    arch = arch_to_change(llm)
+    cases, numbers = skips_of(llm, prompts, mode, ("future", "all"))
+    how = {"remote": remote, "over": "prompts", "label": f"local effects, {mode}", "numbers": numbers}
+    effects = run(measure_local_effects, llm, arch, cases, mode, budget, **how)
+    return Result("local_effects", over_prompts(effects))
+
+
+def measure_local_effects(llm, arch, prompts, mode, budget):
     """Take c_s out of the input of block l alone, as if it did not travel through the blocks between.
 
     prompts, budget: as for `layer_effects`; mode: "future" or "all". Returns `max_<mode>_local` [P, L, L], the maxima

@@ -11,19 +11,73 @@ with its y a few rows at a time, while these are in the cache: nothing of the si
 """
 
 import torch
+from nnsight import TransformersModel
 
+from ..data.tokens import end_tokens, tokenize
+from ..lenses.files import Lens, translators
+from ..models.check import verified_arch
 from ..residual.budget import logits_in_cache, rows_of_logits
 from ..residual.residual_stream import inputs
-from ..residual.stream import Stream
-from ..residual.unembedding import lens, translated
+from ..residual.stream import read_residuals
+from ..residual.unembedding import lens as unembed
+from ..residual.unembedding import translated
+from ..results.result import Result
+from ..session import run
 from .continuation import continuation
 from .lens_distances import distances
+from .means import token_means
 
 KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
 KEYS += ("res_entropy", "res_jsd", "res_settled")
 
 
-def logit_lens(llm, arch, prompts, generate=0, all_measures=True, stops=(), lens=None):
+def logit_lens(
+    llm: TransformersModel,
+    prompts: list[str],
+    remote: bool | str = False,
+    generate: int = 0,
+    all_measures: bool = True,
+    lens: Lens | str | None = None,
+) -> Result:
+    """The model's prediction if it stopped before block l, compared with its output.
+
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.logit_lens(llm, prompts).depths().ed.to_dict()
+    {'kl': 1, 'overlap': 1}
+
+    With p_l = softmax(lens(h_l)) and y the final distribution: KL(p_l ‖ y) in nats, |top5(p_l) ∩ top5(y)| / 5,
+    agreement of the top token, and the mean reciprocal rank of y's top token under p_l; means over all tokens. The
+    rank of a token is 1 + how many exceed it: tokens that tie, as they often do in half precision, have one rank.
+
+    prompts: list of strings; generate: the model continues each of them, in the same session, by up to so many tokens,
+    the likeliest one at each step, whatever else the checkpoint's generation config asks for, until one that ends
+    texts; the means are over the tokens that predict these instead (`generated` has their texts); all_measures: False
+    computes the first two keys alone, in less time; lens: of `load_lens` or `fit_lens`, or its file, with which p_l =
+    softmax(lens(A_l h_l + b_l)); without one A = 1, b = 0. Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`,
+    `res_mrr` [L] (entry l reads the input of block l); the share of tokens whose final top token is among the lens'
+    first k, `res_in_top3`, `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats; `res_jsd`, the Jensen–Shannon
+    divergence of p_l and y in bits; `res_settled`, the share of tokens for which it has been at most 1/2 at some block
+    up to l; `<key>_sums` [P, L] and `n_tokens` [P]. Of the prompts' own tokens `loss` [P], the model's in nats per
+    token, and `shuffled_loss` [P], what it would be with the tokens shuffled: where they are the same, the
+    model knows nothing of the text. `deep_thinking_ratio` reads `res_settled`. Raises ValueError for a prompt without
+    tokens, or with more than the model has positions, and LensError for a lens as `answer_lens` does. Source: Csordás
+    et al. 2025, Figure 4; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv
+    2602.13517.
+    Cost: a forward pass per prompt and the unembedding of L + 1 layers; of a prompt h is held, [L + 1, T, d], and the
+    logits of a few tokens. `generate` adds a pass over one token for each, a lens 2 L d² operations for each token.
+    """
+    if type(generate) is not int or generate < 0:
+        raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
+    arch, ids = verified_arch(llm), tokenize(llm, prompts, generate)
+    stops, translation = end_tokens(llm) if generate else [], translators(llm, lens, remote)
+    how = {"remote": remote, "over": "prompts"}
+    result = run(measure_logit_lens, llm, arch, ids, generate, all_measures, stops, translation, **how)
+    generated = result.pop("generated")
+    texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
+    return Result("logit_lens", token_means(result) | texts)
+
+
+def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, stops=(), lens=None):
     """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
@@ -59,11 +113,11 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
     sums, log_y = 0, torch.zeros(2, dtype=torch.float32)
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            h = translated(translation, Stream(llm, arch, ids, budget=1).h)
+            h = translated(translation, read_residuals(llm, arch))
             at_a_time = max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
-                logits = lens(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
+                logits = unembed(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
                 for few in logits.split(max(1, logits_in_cache(logits) // logits[0].numel())):
                     sums += distances(few, all_measures).sum(1)
                 own = logits[: len(following) - start, -1].log_softmax(-1).clamp_min(-1e3).cpu()

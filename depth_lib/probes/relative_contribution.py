@@ -13,14 +13,55 @@ Here it is one forward pass per prompt, and all tokens of a block at once.
 """
 
 import torch
+from nnsight import TransformersModel
 
+from ..data.tokens import tokenize
+from ..models.check import verified_arch
 from ..residual.residual_stream import entering, inputs, read_block, skip_head
+from ..results.result import Result
+from ..session import run
+from .means import token_means
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
 
 
-def relative_contribution(llm, arch, prompts):
+def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
+    """How much each block adds to the residual stream, and in which direction.
+
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.relative_contribution(llm, prompts)
+    relative_contribution of 3 prompts: ... keys
+    rc_att [4], att_cos [4], ...
+    rc_att is from 0.458 to 1.23
+    .plot('cosine'|'relative_contribution'|...)  .depths()  .to_frame()  .save(path)
+
+    rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖ and the cosines of the same
+    pairs (parallel blocks: the MLP reads h_l), means over all tokens of all prompts.
+
+    prompts: list of strings. Returns float32 `rc_att`, `rc_mlp`, `rc_layer`, `att_cos`, `mlp_cos`, `layer_cos`,
+    `io_cos`, `norm_att`, `norm_mlp` [L], `norm_residual` [L + 1]; the largest of any token `max_norm_att`,
+    `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`; the angles between residuals in units of π,
+    `angular` [L + 1, L + 1]; `progress` = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1];
+    1 − io_cos of every token of the first prompt, `first_change` [L, T]; for intervals the sums over each prompt's
+    tokens `<key>_sums` [P, …] and `n_tokens` [P]; `chance_cos` [1], 1 / √d, the size of a random direction's cosine. Of
+    a model that is read block by block, what needs a or m is NaN.
+    Raises ValueError for a prompt without tokens.
+    Sources: Csordás et al. 2025 (arXiv 2505.13898), Figures 2, 15, 16; angles: Gromov et al. 2024 (arXiv 2403.17887).
+    Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].
+    """
+    arch, ids = verified_arch(llm), tokenize(llm, prompts)
+    sums = run(measure_relative_contribution, llm, arch, ids, remote=remote, over="prompts", label="contribution")
+    result = {"first_change": sums.pop("change")[: len(ids[0])].T}
+    for key in [key for key in sums if key.endswith("_by_prompt")]:
+        result[key.removesuffix("_by_prompt")] = sums.pop(key).amax(0)
+    result = token_means(sums) | result | {"chance_cos": torch.tensor([arch.width**-0.5], dtype=torch.float32)}
+    if not arch.parts:  # what a block adds is known, but not what attention and MLP do
+        result |= {key: value * torch.nan for key, value in result.items() if "att" in key or "mlp" in key}
+    return Result("relative_contribution", result)
+
+
+def measure_relative_contribution(llm, arch, prompts):
     """Sums over the tokens of each prompt of the norms, norm ratios and cosines above, and of `_geometry`'s angles.
 
     prompts: token ids, one list per prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]), the largest

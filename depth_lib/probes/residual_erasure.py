@@ -8,13 +8,90 @@ The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tes
 """
 
 import torch
+from nnsight import TransformersModel
 
+from ..data.tokens import answer_span, texts_of, tokenize
+from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
 from ..residual.stream import Row, Stream, output_changes, residuals
+from ..results.result import Result
+from ..session import run
 
 
-def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
+def residual_erasure(
+    llm: TransformersModel,
+    question: str,
+    answer: str,
+    baseline_prompts: list[str],
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> Result:
+    """Up to which block the answer depends on each token's residual.
+
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> erasure = dl.residual_erasure(llm, "5 + 7 = ", "12", prompts)
+    >>> erasure["erasure_effect"].shape, len(erasure["tokens"])
+    (torch.Size([5, 10]), 10)
+
+    erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read where they are predicted, when h_l[t] is replaced
+    by u_l, the mean of h_l over all tokens of the baseline prompts.
+
+    question, answer: strings, tokenised together; baseline_prompts: list of strings; budget: tokens in one forward pass
+    (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32 `erasure_effect` [L + 1, T] (row
+    0: embeddings, row l: output of block l − 1), `n_answer` [1], the number of tokens from the answer's first one on,
+    `tokens`, T strings, and in half precision or with quantised weights `erasure_effect_rounding_floor` [L + 1], one
+    number, the largest change of an output that moving the embeddings by one rounding unit causes, or, if that is more,
+    twice the largest difference between two such runs that erase the same token: smaller effects may be rounding.
+    Raises ValueError if the answer has no token of its own or nothing precedes it. Source: Csordás et al. 2025,
+    Figure 6.
+    Cost: a forward pass per baseline prompt, one of the question, and for each of its T tokens L + 1 rows, each of the
+    blocks and tokens after the erased place: about T L / 4 passes; the question's residuals are held.
+    """
+    arch, (ids, positions, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
+    result = _erased(measure_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, answer=positions)
+    n_answer = torch.tensor([len(ids) - positions[0]], dtype=torch.float32)
+    return Result("residual_erasure", result | {"n_answer": n_answer, "tokens": tokens})
+
+
+def future_erasure(
+    llm: TransformersModel,
+    question: str,
+    answer: str,
+    baseline_prompts: list[str],
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> Result:
+    """Up to which block any later prediction depends on a token's residual, or on those of all tokens before it.
+
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.future_erasure(llm, "5 + 7 = ", "12", prompts)["past_erasure"].shape
+    torch.Size([5, 10])
+
+    future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ when h_l[t] is replaced by u_l, the mean of h_l over all
+    tokens of the baseline prompts; past_erasure[l, t] = max over i ≥ t when h_l is replaced at tokens 1..t−1 together.
+
+    question, answer: strings, tokenised together; others as for `residual_erasure`. Returns float32 `future_erasure`
+    and `past_erasure` [L + 1, T] (row 0: embeddings, row l: output of block l − 1; 0 where nothing is erased or nothing
+    follows), their rounding floors as `residual_erasure`, and `tokens`, T strings. Errors: as `residual_erasure`.
+    Source: Csordás et al. 2025, section 3.4.
+    Cost: twice that of `residual_erasure`.
+    """
+    arch, (ids, _, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
+    result = _erased(measure_future_erasure, llm, arch, ids, baseline_prompts, remote, budget)
+    return Result("future_erasure", result | {"tokens": tokens})
+
+
+def _erased(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
+    texts = texts_of(baseline_prompts)
+    if not texts:
+        raise ValueError("there are no baseline_prompts, of which the mean is taken; give some, dl.load_prompts(...).")
+    baseline = tokenize(llm, texts)
+    arguments = {"ids": ids, "layers": list(range(arch.n_layers)), "baseline_prompts": baseline, **positions}
+    return run(probe, llm, arch, **arguments, budget=budget, remote=remote, over="layers")
+
+
+def measure_residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
     """Replace h_l[t] by the uninformative residual u_l, for every l and t, and measure the change of the answer.
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers:
@@ -29,7 +106,7 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
     return _erase(llm, arch, ids, end, {"erasure_effect": erased}, layers, baseline_prompts, budget, tick)
 
 
-def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
+def measure_future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
     """Replace h_l[t], or h_l at all of tokens 1..t−1, by the uninformative residual u_l and measure all later outputs.
 
     future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ with token t erased (the last has no later one: 0);

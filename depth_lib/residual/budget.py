@@ -2,31 +2,49 @@
 
 import torch
 
+from .ranks import from_rank_0, is_sharded
 
-def tokens_in_pass(llm, h, memory=None, gradients=False):
-    """How many tokens a forward pass over prompts with residuals like h [T, d] may have: what `memory` bytes hold.
 
-    A token takes three or four vectors of the residual's width and of the MLP's, and eager attention's scores of T
-    others, twice in float32; with gradients in each block. By default a CPU has 1 GiB, and no more tokens than are
-    faster together, and a GPU 4 GiB, and at most half of what NDIF (0.1.2) lets a model's process take beside the
-    weights: 15 % of them and 500 MiB, shared by as many GPUs of 40 GB as hold them. The other half is for what a probe
-    keeps between passes. Free memory does not count, as it differs between processes that run one request together.
+def tokens_in_pass(llm, arch, h, gradients=False):
+    """How many tokens one call of a block may have, of prompts with residuals like h [T, d].
+
+    On a CPU a constant: more are not faster. On a GPU what fits its memory.
     """
-    config, size = llm.config.get_text_config(), h.dtype.itemsize
+    if h.device.type == "cpu":
+        return 512 if gradients else 3072
+    memory = _half_of_a_server(llm, h.dtype.itemsize) if arch.fetched is not None else _half_of_what_is_free(llm)
+    return max(1, min(2**17, memory // bytes_of_a_token(llm, h, gradients)))
+
+
+def bytes_of_a_token(llm, h, gradients):
+    """What a token of a call takes: three or four vectors of the residual's width and of the MLP's, and eager
+    attention's scores of T others, twice in float32; with gradients in each block."""
+    config = llm.config.get_text_config()
     widths = (getattr(config, name, None) for name in ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"))
     mlp = next((width for width in widths if isinstance(width, int)), 4 * h.shape[-1])
-    n_bytes = 7 * (h.shape[-1] + mlp) * size // 2
+    n_bytes = 7 * (h.shape[-1] + mlp) * h.dtype.itemsize // 2
     if config._attn_implementation == "eager":
         heads = getattr(config, "num_attention_heads", 0)  # a list where blocks differ; some kinds have no attention
         n_bytes += 8 * len(h) * (heads if isinstance(heads, int) else max(heads))
-    n_bytes *= len(llm.blocks) if gradients else 1
-    if memory is None and h.device.type == "cpu":
-        most = 8192 if compares_in_batch(llm, h) else 3072  # more, to make up for each pass's own row
-        return max(1, min(512 if gradients else most, 2**30 // n_bytes))
-    if memory is None:
-        weights = sum(weight.numel() for weight in llm._module.parameters()) * size
-        memory = min(2**32, (15 * weights // 100 + 500 * 2**20) // (1 + int(1.15 * weights / 40e9)) // 2)
-    return max(1, min(2**17, memory // n_bytes))
+    return n_bytes * (len(llm.blocks) if gradients else 1)
+
+
+def _half_of_a_server(llm, size):
+    """Half of the bytes that NDIF (0.1.2) lets a model's process take beside the weights, at most 4 GiB: 15 % of them
+    and 500 MiB, shared by as many GPUs of 40 GB as hold them. The other half is for what a probe keeps.
+
+    Free memory does not count, as it differs between processes that run one request together.
+    """
+    weights = sum(weight.numel() for weight in llm._module.parameters()) * size
+    return min(2**32, (15 * weights // 100 + 500 * 2**20) // (1 + int(1.15 * weights / 40e9)) // 2)
+
+
+def _half_of_what_is_free(llm):
+    """Half of the free bytes of the fullest GPU that holds weights; what torch keeps for reuse is free too."""
+    gpus = {weight.device for weight in llm._module.parameters() if weight.device.type == "cuda"}
+    cuda = torch.cuda
+    free = [cuda.mem_get_info(gpu)[0] + cuda.memory_reserved(gpu) - cuda.memory_allocated(gpu) for gpu in gpus]
+    return from_rank_0(min(free, default=2**33), is_sharded(llm)) // 2
 
 
 def check_budget(budget):

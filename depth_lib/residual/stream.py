@@ -12,16 +12,31 @@ import torch
 
 from .budget import tokens_in_pass
 from .distributions import output_change
-from .residual_stream import hidden_states, inputs, leaving, skip_head
+from .residual_stream import entering, hidden_states, inputs, leaving, skip_head
+
+READS_MORE = (
+    "this model's blocks read more of earlier blocks than the residual stream, so nothing can be changed in it; "
+    "use relative_contribution, logit_lens or answer_lens"
+)
+
+
+def read_residuals(llm, arch):
+    """h_0..h_L [T, d] of a trace's prompt, copies, as some families add in place. For use before anything is read."""
+    h = [entering(llm.blocks[0])[0].clone()]
+    h += [leaving(block)[0].clone() for block in llm.blocks]
+    skip_head(llm, arch, h[-1][None])
+    return h
 
 
 class Stream:
     """h_0..h_L of a prompt of token ids, and its blocks; made inside a trace, before anything is read.
 
-    budget: tokens in one call of a block, or None.
+    budget: tokens in one call of a block, or None. Raises ValueError for a model whose blocks pass on more.
     """
 
     def __init__(self, llm, arch, ids, budget=None):
+        if not arch.can_skip_blocks:
+            raise ValueError(READS_MORE)
         self.llm, self.arch, self.ids = llm, arch, ids
         self.h, self.calls = [], []
         for block in llm.blocks:
@@ -32,7 +47,8 @@ class Stream:
             self.calls.append((positional[1:], {key: x for key, x in named.items() if key != "hidden_states"}))
             self.h.append(leaving(block)[0].clone())
         skip_head(llm, arch, self.h[-1][None])
-        self.n_rows = max(1, (budget or tokens_in_pass(llm, self.h[0])) // len(ids) - 1)  # beside the unmodified one
+        n_tokens = budget or tokens_in_pass(llm, arch, self.h[0])
+        self.n_rows = max(1, n_tokens // len(ids) - 1)  # beside the unmodified one
 
     def block(self, l, x):
         """What leaves block l if x [B, T, d] enters it."""
@@ -134,5 +150,5 @@ def residuals(llm, arch, ids):
     """h_0..h_L [T, d] of a prompt."""
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            h = Stream(llm, arch, ids, budget=1).h
+            h = read_residuals(llm, arch)
     return h

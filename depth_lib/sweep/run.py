@@ -19,7 +19,8 @@ from pathlib import Path
 import nnsight
 import torch
 
-from .. import api
+import depth_lib
+
 from ..depths import untrained
 from ..embedded import TOYS
 from ..files import COMPUTING, hold, move_aside, remove_leftovers
@@ -210,7 +211,7 @@ class Run(RunSpec):
         how |= changed if changed != RANDOM else {}
         if row.reads:
             how["baseline_prompts" if row.reads == "baseline" else row.reads] = getattr(self, row.reads)
-        function = getattr(api, row.function or probe)
+        function = getattr(depth_lib, row.function or probe)
         modes = how.pop("modes", None)
         if not modes:
             return function(llm, **how)

@@ -26,12 +26,12 @@ import torch
 from nnsight import TransformersModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from depth_lib import api
-from depth_lib.api import depth_by_difficulty
+import depth_lib as dl
 from depth_lib.data.examples import Example
 from depth_lib.effective_depth.difficulty import EFFECTS, depth_scores
 from depth_lib.effective_depth.intervals import UPPER, Estimate, depth_interval, widening
 from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS, effective_depth_erasure
+from depth_lib.probes.depth_by_difficulty import depth_by_difficulty
 
 from .tasks import TASKS, held_out_examples
 from .trainer import END
@@ -92,7 +92,7 @@ def _depths(llm, task, level):
     """The papers' three effective depths over the texts of one level, and the mean erasure depth of its problems."""
     problems = held_out_examples(task, [level], READ)
     texts = [problem.question + problem.answer for problem in problems]
-    curves = api.relative_contribution(llm, texts) | api.logit_lens(llm, texts)
+    curves = dl.relative_contribution(llm, texts) | dl.logit_lens(llm, texts)
     for name in PAPER_METRICS:
         interval, metric = depth_interval(curves, name), METRICS[name]
         depth = Estimate(metric.rule(*metric.arguments(curves)), interval.low, interval.high)
@@ -100,7 +100,7 @@ def _depths(llm, task, level):
     baseline = [one.question + one.answer for one in held_out_examples(task, TASKS[task].seen, 2, seed=1)]
     depths = []
     for problem in problems[:ERASED]:
-        effect = api.residual_erasure(llm, problem.question, problem.answer, baseline)["erasure_effect"]
+        effect = dl.residual_erasure(llm, problem.question, problem.answer, baseline)["erasure_effect"]
         n_answer = len(llm.tokenizer(problem.answer).input_ids)
         depth = effective_depth_erasure(effect, n_answer, first_token=0)
         if depth is not None:

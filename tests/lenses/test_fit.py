@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.api import tokenize
+from depth_lib.data.tokens import tokenize
 from depth_lib.lenses import fit as module
+from depth_lib.lenses.jacobian import measure_jacobian
 from depth_lib.models.families import describe
-from depth_lib.probes.jacobian import jacobian
 from depth_lib.session import run
 from tests.families import ARCHETYPES, build, make_identity, of_families
 from tests.oracles import lenses as oracle
@@ -29,8 +29,8 @@ def test_the_jacobian_is_autograds_and_forward_differences_are_within_one_percen
     (ids,) = tokenize(llm, TEXTS[:1])
     truth = oracle.jacobian(model, torch.tensor(ids))
     for budget in (None, 5 * len(ids)):
-        close(run(jacobian, llm, describe(llm), ids, budget)["A"], truth)
-    off = run(jacobian, llm, describe(llm), ids, method="increments")["A"] - truth
+        close(run(measure_jacobian, llm, describe(llm), ids, budget)["A"], truth)
+    off = run(measure_jacobian, llm, describe(llm), ids, method="increments")["A"] - truth
     assert (off.norm(dim=(1, 2)) < 0.01 * truth.norm(dim=(1, 2))).all()
 
 
@@ -38,7 +38,7 @@ def test_through_identities_the_jacobian_is_one():
     llm = loaded(make_identity(build("llama"), [2, 3]))
     (ids,) = tokenize(llm, TEXTS[:1])
     for method, tolerance in (("gradients", 0), ("increments", 1e-3)):
-        A = run(jacobian, llm, describe(llm), ids, method=method)["A"]
+        A = run(measure_jacobian, llm, describe(llm), ids, method=method)["A"]
         assert (A[2:] - torch.eye(48)).abs().max() <= tolerance
 
 

@@ -76,14 +76,14 @@ def llama():
 
 
 def test_numbers_that_are_not_finite_are_named_by_the_prompt_that_has_them(llama, monkeypatch):
-    probe = dl.api._layer_effects
+    probe = layer_effects.measure_layer_effects
 
     @functools.wraps(probe)
     def nan_in_the_last(llm, arch, prompts, **others):
         found = probe(llm, arch, prompts, **others)
         return {key: value * torch.nan if len(prompts[0][0]) > 50 else value for key, value in found.items()}
 
-    monkeypatch.setattr("depth_lib.api._layer_effects", nan_in_the_last)
+    monkeypatch.setattr("depth_lib.probes.layer_effects.measure_layer_effects", nan_in_the_last)
     with pytest.warns(UserWarning, match="too short"):
         assert "is not finite at prompt 2, layer 0" in line(dl.layer_effects, llama, ["abc", TEXT, TEXT + TEXT])
 

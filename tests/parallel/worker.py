@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 import depth_lib as dl
-from depth_lib import api
 from tests.calls import EVERY, PAIRWISE
 from tests.forked import processes
 from tests.model_maps.models import words
@@ -37,9 +36,10 @@ def _run_rank(rank, out, folder, rank_local):
         torch.set_num_threads(1)
         how = {"init_method": f"file://{out}/meeting", "timeout": datetime.timedelta(seconds=SECONDS)}
         dist.init_process_group("gloo", rank=rank, world_size=2, **how)
+        llm = dl.load_model(folder, tensor_parallel=2)
         if rank_local:
-            api.tokens_per_pass = lambda *_, **__: 64 * (1 + rank)
-        torch.save(_measure(dl.load_model(folder, tensor_parallel=2)), out / f"{rank}.pt")
+            EVERY["block_removal"](llm, budget=64 * (1 + rank))
+        torch.save(_measure(llm), out / f"{rank}.pt")
         dist.barrier()
     except Exception:
         (out / f"{rank}.error").write_text(traceback.format_exc())

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
-from depth_lib.api import tokenize
+from depth_lib.data.tokens import tokenize
 from tests.families import ARCHETYPES, of_families
 from tests.oracles import orders as oracle
 from tests.probes.comparing import SIXTY, TOLERANCE, close, compare_in_batch, ids_of, load

@@ -6,7 +6,7 @@ import transformers as tf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import depth_lib as dl
-from depth_lib.api import tokenize
+from depth_lib.data.tokens import tokenize
 from depth_lib.embedded import toy_path
 from tests.families import GPT_SHAPE, SHAPE, drawn
 from tests.oracles import removal as oracle

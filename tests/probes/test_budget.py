@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.residual.budget import tokens_in_pass
+from depth_lib.residual.budget import bytes_of_a_token
 from tests.families import HEADS, MLP, D, L, build
 from tests.probes.comparing import SIXTY, compare_in_batch, loaded
 
@@ -61,8 +61,8 @@ def test_scores_of_eager_attention_and_the_activations_of_all_blocks_count():
     plain, scores = 7 * (D + MLP) * 4 // 2, 2 * 2000 * HEADS * 4
     for attention, n_bytes in (("sdpa", plain), ("eager", plain + scores)):
         llm.config.get_text_config()._attn_implementation = attention
-        assert tokens_in_pass(llm, h, 2**26) == 2**26 // n_bytes
-        assert tokens_in_pass(llm, h, 2**26, gradients=True) == 2**26 // (L * n_bytes)
+        assert bytes_of_a_token(llm, h, gradients=False) == n_bytes
+        assert bytes_of_a_token(llm, h, gradients=True) == L * n_bytes
 
 
 def test_a_pass_of_which_no_block_runs_is_no_error_where_the_model_reshapes_to_its_input():

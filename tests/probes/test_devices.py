@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.api import tokens_per_pass
-from depth_lib.models.families import known
+from depth_lib.models.families import describe, known
+from depth_lib.residual.budget import tokens_in_pass
 from tests.families import D, L, save_family
 from tests.marks import slow
 from tests.oracles.streams import PLACES
@@ -93,8 +93,9 @@ def test_memory_that_torch_keeps_for_reuse_counts_as_free(tmp_path):
         for tensor in llm._module.parameters():
             place(tensor, "cuda:0")
         llm.config.intermediate_size, free = 10**6, 2**33 + 2**32 - 2**31
+        h = torch.empty(1, D, device="meta")
         of_a_token = L * 7 * (D + 10**6) * 4 // 2
-        assert tokens_per_pass(llm, None, False, gradients=True) == free // 2 // of_a_token > 1
+        assert tokens_in_pass(llm, describe(llm), h, gradients=True) == free // 2 // of_a_token > 1
 
 
 def test_a_neighbour_taken_to_lie_on_the_same_device_is_caught(tmp_path):

@@ -6,7 +6,7 @@ import transformers as tf
 from tokenizers import processors
 
 import depth_lib as dl
-from depth_lib.api import answer_span, tokenize
+from depth_lib.data.tokens import answer_span, tokenize
 from depth_lib.models import load as models
 from tests import oracles as oracle
 from tests.families import SHAPE, build, drawn, save_family

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.api import tokenize
+from depth_lib.data.tokens import tokenize
 from depth_lib.models.families import describe
-from depth_lib.probes.integrated_gradients import integrated_gradients as probe_integrated_gradients
-from depth_lib.probes.layer_effects import layer_effects as probe_layer_effects
-from depth_lib.probes.local_effects import local_effects as probe_local_effects
-from depth_lib.probes.residual_erasure import future_erasure as probe_future_erasure
-from depth_lib.probes.residual_erasure import residual_erasure as probe_residual_erasure
+from depth_lib.probes.integrated_gradients import measure_integrated_gradients
+from depth_lib.probes.layer_effects import measure_layer_effects
+from depth_lib.probes.local_effects import measure_local_effects
+from depth_lib.probes.residual_erasure import measure_future_erasure, measure_residual_erasure
 from depth_lib.session import run
 from tests import oracles as oracle
 from tests.families import ARCHETYPES, FAMILIES, of_families
@@ -103,7 +102,7 @@ def test_attributions_equal_the_oracle_at_the_same_points_with_and_without_batch
             truth = oracle.increments(model, x, span, steps, layers, at)
         for arch in (fast, plain) if plain != fast else (plain,):
             work = (arch, x, list(range(*span)), layers, at, steps, None, None)
-            ours = run(probe_integrated_gradients, llm, *work, method=method)
+            ours = run(measure_integrated_gradients, llm, *work, method=method)
             close(ours["igrads"], truth["igrads"][layers])
             # a difference of nearly equal numbers, F among them
             close(ours["completeness"], truth["completeness"][layers], 5e-5, scale=truth["igrads"].abs().max())
@@ -117,13 +116,13 @@ def test_the_plain_path_equals_the_fast_one(pair, monkeypatch):
     (text,) = tokenize(llm, [SIXTY[:29]])
     future, whole = [(text, [8, 16, 24])], [(text, [len(text)])]
     calls = [
-        (probe_layer_effects, future, "future", "layer", None),
-        (probe_layer_effects, whole, "all", "layer", None),
-        (probe_layer_effects, future, "future", "attention", None),
-        (probe_layer_effects, whole, "remove", "mlp", None),
-        (probe_local_effects, future, "future", None),
-        (probe_future_erasure, x, list(range(fast.n_layers)), [text], None),
-        (probe_residual_erasure, x, list(range(*span)), list(range(fast.n_layers)), [text], None),
+        (measure_layer_effects, future, "future", "layer", None),
+        (measure_layer_effects, whole, "all", "layer", None),
+        (measure_layer_effects, future, "future", "attention", None),
+        (measure_layer_effects, whole, "remove", "mlp", None),
+        (measure_local_effects, future, "future", None),
+        (measure_future_erasure, x, list(range(fast.n_layers)), [text], None),
+        (measure_residual_erasure, x, list(range(*span)), list(range(fast.n_layers)), [text], None),
     ]
     for probe, *args in calls:
         one = run(probe, llm, fast, *args)

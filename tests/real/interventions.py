@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import depth_lib as dl
-from depth_lib.api import tokenize
+from depth_lib.data.tokens import tokenize
 from tests import oracles
 
 KEPT = Path(__file__).with_name("interventions.json")

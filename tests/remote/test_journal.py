@@ -13,10 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import depth_lib as dl
-from depth_lib import api
 from depth_lib.data import tokens
 from depth_lib.files import cache_folder, holder
 from depth_lib.models.families import known
+from depth_lib.probes import residual_erasure
 from depth_lib.remote import NotReady, journalled
 from depth_lib.remote.job import Job
 from depth_lib.remote.journal import Journal, total_cost
@@ -284,9 +284,11 @@ def test_ten_prompts_are_one_request_under_20_kb(llm, loopback, monkeypatch, pro
     draw, payloads = random.Random(0), []
     prompts = [[draw.randrange(128_256) for _ in range(160)] for _ in range(10)]
     monkeypatch.setattr(known(llm), "checked", None)
-    for module in (api, tokens):
+    for module in (residual_erasure, tokens):
         monkeypatch.setattr(module, "tokenize", lambda llm, texts, *how: prompts)
-    monkeypatch.setattr(api, "answer_span", lambda llm, *texts: (prompts[0][:60], [57, 58, 59], ["?"] * 60))
+    monkeypatch.setattr(
+        residual_erasure, "answer_span", lambda llm, *texts: (prompts[0][:60], [57, 58, 59], ["?"] * 60)
+    )
     monkeypatch.setattr(Job, "_post", lambda backend, request, blob: payloads.append(blob) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         EVERY[probe](llm, remote=loopback.host)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib import api
+from depth_lib.lenses import files
 from depth_lib.models.families import describe
 from tests.calls import SUM, TEXTS
 from tests.remote.conditions import differences
@@ -32,7 +32,7 @@ def test_a_lens_travels_and_gives_the_local_numbers(llm, loopback):
 
 
 def test_a_lens_that_is_too_large_to_send_is_refused_in_one_line(llm, loopback, monkeypatch):
-    monkeypatch.setattr(api, "LARGEST_REQUEST", 1000)
+    monkeypatch.setattr(files, "LARGEST_REQUEST", 1000)
     with pytest.raises(
         dl.LensError, match="^the lens has 0 MiB, which travel with each job, and a server takes 0"
     ) as e:

@@ -69,7 +69,8 @@ def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback,
 
 
 def test_a_model_read_block_by_block_keeps_its_nan_on_a_server(llm, here, loopback, monkeypatch):
-    monkeypatch.setattr("depth_lib.api.verified_arch", lambda llm: families.describe(llm).but(parts=None))
+    without_parts = families.describe(llm).but(parts=None)
+    monkeypatch.setattr("depth_lib.probes.relative_contribution.verified_arch", lambda llm: without_parts)
     probe = EVERY["relative_contribution"]
     ours, truth = probe(llm, remote=loopback.host), probe(here)
     assert not differences(ours, truth)

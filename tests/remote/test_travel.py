@@ -7,8 +7,10 @@ import os
 import re
 import sys
 import textwrap
+from importlib import import_module
 from pathlib import Path
-from types import FunctionType, ModuleType
+from pkgutil import iter_modules
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ import torch
 import zstandard
 
 import depth_lib as dl
-from depth_lib import api, remote, session
+from depth_lib import probes, remote, session
 from depth_lib.models.families import known
 from depth_lib.remote.job import Job
 from depth_lib.remote.travel import ON_SERVER, pickled
@@ -125,8 +127,8 @@ def _scaled_by(factor):
 
 def test_nothing_that_travels_depends_on_one_process_or_on_what_a_server_lacks():
     """Neither builtins nor modules, nor weights: in the sandbox the dtype of llm is the config's, its device "meta"."""
-    public = [f for f in vars(api).values() if isinstance(f, FunctionType)]
-    _, reached = pickled([f for f in public if ".probes." in f".{f.__module__}"])
+    files = [import_module(f"depth_lib.probes.{file.name}") for file in iter_modules(probes.__path__)]
+    _, reached = pickled([f for file in files for name, f in vars(file).items() if name.startswith("measure_")])
     named = [(name, f.__globals__.get(name)) for f in reached for name in f.__code__.co_names]
     source = "".join(map(inspect.getsource, reached))
     modules = {value.__name__ for _, value in named if isinstance(value, ModuleType)}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.api import tokenize
+from depth_lib.data.tokens import tokenize
 from depth_lib.models.errors import ModelError
 from depth_lib.models.gguf import dequantised, fetched
 from tests.families import FAMILIES, save_family

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from depth_lib.api import answer_span
 from depth_lib.data.prompts import ANSWER, QUESTION
+from depth_lib.data.tokens import answer_span
 from tests.calls import gradients_of_blocks
 from tests.oracles.streams import block_states, hooks, places, with_first
 from tests.third_party.conftest import REAL, SOME, SUM, TOYS, assert_near

@@ -70,7 +70,7 @@ def test_the_erasure_depth_of_a_level_is_the_mean_over_its_problems(monkeypatch)
     baseline = [one.question + one.answer for one in held_out_examples("sums", range(2, 7), 2, seed=1)]
     depths = []
     for _, question, answer, _ in held_out_examples("sums", [3], 3):
-        effect = measure.api.residual_erasure(llm, question, answer, baseline)["erasure_effect"]
+        effect = measure.dl.residual_erasure(llm, question, answer, baseline)["erasure_effect"]
         depths.append(effective_depth_erasure(effect, len(answer), first_token=0))
     assert rows["erasure"][0].value == pytest.approx(np.mean(depths)) and rows["erasure"][1] == 3
 

@@ -2,14 +2,14 @@
 
 import torch
 
-from ..residual.stream import residuals
+from .stream import residuals
 
 
 def states(llm, arch, ids, layers, what):
     """h_l (what = "residual", l = 0..L) or a_l + m_l ("contribution", l = 0..L − 1) at every token of a sequence.
 
-    ids: its T token ids; layers: the wanted l, ascending, after the last of which no block runs. Returns `states`
-    [len(layers), T, d] in the model's dtype (contributions: float32), where the first of these layers is.
+    ids: its T token ids; layers: the wanted l, ascending. Returns `states` [len(layers), T, d] in the model's dtype
+    (contributions: float32), where the first of these layers is.
     """
     values = residuals(llm, arch, ids)
     if what == "contribution":

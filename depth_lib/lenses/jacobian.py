@@ -18,7 +18,7 @@ from ..residual.stream import Stream
 SKIPPED = 16  # first tokens, which models use as attention sinks
 
 
-def jacobian(llm, arch, ids, budget=None, method="gradients", tick=None):
+def measure_jacobian(llm, arch, ids, budget=None, method="gradients", tick=None):
     """`A` [L, d, d], float32: A_l = (1 / |V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t} of one text.
 
     "gradients": row j of all A_l is one gradient, of Σ_{t'} h_{L,t'}[j]. Cost: one forward pass of a batch of rows,
@@ -33,7 +33,7 @@ def jacobian(llm, arch, ids, budget=None, method="gradients", tick=None):
     with torch.set_grad_enabled(method == "gradients"):
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             stream = Stream(llm, arch, ids, 1)
-            rows = (budget or tokens_in_pass(llm, stream.h[0], gradients=method == "gradients")) // len(ids)
+            rows = (budget or tokens_in_pass(llm, arch, stream.h[0], gradients=method == "gradients")) // len(ids)
             A = of_text(stream, slice(SKIPPED, len(ids) - 1), rows, tick)
     return {"A": A}
 

@@ -1,0 +1,83 @@
+"""Does a harder question use more depth? Layer effects, measured where the answer is predicted.
+
+Source: Csordás et al. 2025, section 4.
+"""
+
+import random
+import reprlib
+from collections.abc import Sequence
+from numbers import Integral
+
+import torch
+from nnsight import TransformersModel
+
+from ..data.examples import Example
+from ..data.tokens import answer_span, draw_four
+from ..models.check import arch_to_change
+from ..results.result import Result
+from ..session import run
+from .layer_effects import measure_layer_effects
+
+
+def depth_by_difficulty(
+    llm: TransformersModel, examples: Sequence[Example], remote: bool | str = False, budget: int | None = None
+) -> Result:
+    """What skipping block s before the answer does to later blocks and to the output, for questions of each level.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> result = dl.depth_by_difficulty(llm, dl.load_examples("sums", 2))
+    >>> result["levels"].tolist(), result["mean_layer_effect"].shape
+    ([2.0, 3.0, 4.0, 5.0, 6.0], torch.Size([5, 4, 4]))
+
+    D[s, l] = max over tokens i ≥ t of ‖c_l − c̄_l‖ / ‖c_l‖ when block s passes tokens 1..t−1 on unchanged, and
+    o[s] = max ‖y − ȳ‖₂ over the same tokens. t is the token that predicts the answer's first one or, for an example
+    that is measured `within` its answer of A tokens, the answer's start plus each of the first 4 of
+    range(0, A − 4, 4), shuffled by one Random(123) for all examples (its start where there is none): maxima over t.
+
+    examples: from `load_examples`, or a list of Example(level, question, answer); budget: tokens in one forward pass
+    (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32, for E examples, `layer_effect`
+    [E, L, L] (skipped, affected), `output_effect` [E, L] and `level` [E]; for the K different `levels` [K] the mean and
+    the maximum over their examples, `mean_layer_effect`, `max_layer_effect` [K, L, L], `mean_output_effect`,
+    `max_output_effect` [K, L]. In half precision or with quantised weights also `layer_effect_rounding_floor` and
+    `output_effect_rounding_floor` [E], as for `layer_effects`. Raises ValueError if there are no examples,
+    or if one is not (level, question, answer), has no answer, or no token between the first and t.
+    `effective_depth.difficulty.depth_scores` makes one number per level.
+    Source: Csordás et al. 2025, Figure 7.
+    Cost: as `layer_effects` for one position per example, up to four `within` an answer.
+    """
+    examples = [_checked(number, example) for number, example in enumerate(examples or ())]
+    if not examples:
+        raise ValueError("there are no examples to measure; load some with dl.load_examples(...).")
+    arch, cases, draw = arch_to_change(llm), [], random.Random(123)
+    for number, example in enumerate(examples):
+        ids, answer, _ = answer_span(llm, example.question, example.answer)
+        positions = [answer[0] - 1]
+        if example.within:
+            positions = [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
+        if min(positions) < 2:
+            raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
+        cases.append((ids, positions))
+    how = {"remote": remote, "over": "prompts", "label": "depth by difficulty"}
+    effects = run(measure_layer_effects, llm, arch, cases, "future", "layer", budget, **how)
+    effects["max_future_out"] = effects["max_future_out"][..., 0]
+    level = torch.tensor([example.level for example in examples], dtype=torch.float32)
+    result = {"level": level, "levels": level.unique()}
+    for name, key in (("layer_effect", "max_future_layer"), ("output_effect", "max_future_out")):
+        by_level = [effects[key][level == one] for one in result["levels"]]
+        result[name] = effects[key]
+        result[f"mean_{name}"] = torch.stack([group.mean(0) for group in by_level])
+        result[f"max_{name}"] = torch.stack([group.amax(0) for group in by_level])
+        if f"{key}_rounding_floor" in effects:
+            result[f"{name}_rounding_floor"] = effects[f"{key}_rounding_floor"]
+    return Result("depth_by_difficulty", result)
+
+
+def _checked(number: int, example: Sequence) -> Example:
+    """The example, if it is a whole level, a question and an answer."""
+    match example:
+        case (Integral(), str(), str()) | (Integral(), str(), str(), _):
+            return Example(*example)
+    raise ValueError(
+        f"example {number} is {reprlib.repr(example)}; give (level, question, answer), the level a whole number, or "
+        "load some with dl.load_examples(...)."
+    )
