@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 import warnings
+from pathlib import Path
 
 import cloudpickle
 
@@ -35,16 +36,11 @@ _HOMES = {
     "PromptError": "data.rows",
     "RemoteError": "remote.errors",
     "Superseded": "results.provenance",
-    "answer_lens": "probes.answer_lens",
     "best_order": "effective_depth.gains",
-    "block_orders": "probes.block_orders",
-    "block_removal": "probes.block_removal",
-    "choice_accuracy": "probes.choice_accuracy",
     "compare": "comparison",
     "chat_prompts": "data.prompts",
     "check_model": "session",
     "deep_thinking_ratio": "effective_depth.rules",
-    "depth_by_difficulty": "probes.depth_by_difficulty",
     "depth_interval": "effective_depth.intervals",
     "early_exit": "effective_depth.early_exit",
     "effective_depth_cosine": "effective_depth.rules",
@@ -52,10 +48,7 @@ _HOMES = {
     "effective_depth_overlap": "effective_depth.rules",
     "effective_depths": "depths",
     "fit_lens": "lenses.fit",
-    "future_erasure": "probes.residual_erasure",
-    "integrated_gradients": "probes.integrated_gradients",
     "kinds_of": "figures",
-    "layer_effects": "probes.layer_effects",
     "linear_maps": "model_maps.maps",
     "load_artifact": "results.artifacts",
     "load_choices": "data.choices",
@@ -64,16 +57,12 @@ _HOMES = {
     "load_model": "models.load",
     "load_prompts": "data.prompts",
     "load_results": "results.study",
-    "local_effects": "probes.local_effects",
-    "logit_lens": "probes.logit_lens",
     "mergekit_yaml": "data.orders",
     "paper": "papers",
     "plot": "figures",
     "prune": "pruning",
     "ratio": "effective_depth.rules",
-    "relative_contribution": "probes.relative_contribution",
     "reorder_blocks": "models.removal",
-    "residual_erasure": "probes.residual_erasure",
     "removals": "data.orders",
     "repeats": "data.orders",
     "reversals": "data.orders",
@@ -85,6 +74,7 @@ _HOMES = {
     "save_model": "models.removal",
     "swaps": "data.orders",
 }
+_HOMES |= {path.stem: f"probes.{path.stem}" for path in (Path(__file__).parent / "probes").glob("[!_]*.py")}
 __all__ = sorted(_HOMES)
 
 

@@ -18,21 +18,16 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PROBE = '''"""How long the residual stream is: the mean over tokens of ‖h_l‖."""
 
 import torch
+from nnsight import TransformersModel
 
-from .residual_stream import entering, inputs
+from ..data.tokens import tokenize
+from ..models.check import verified_arch
+from ..residual.stream import residuals
+from ..results.means import token_means
+from ..results.result import Result
+from ..session import run
 
 
-def stream_length(llm, arch, prompts):
-    """Sums over each prompt's tokens of ‖h_l‖, `length_sums` [P, L], and `n_tokens` [P]."""
-    sums = []
-    for ids in prompts:
-        with torch.no_grad():
-            with llm.trace(inputs(llm, arch, ids), use_cache=False):
-                lengths = [entering(block)[0].float().norm(dim=-1).sum().cpu() for block in llm.blocks]
-                sums.append(torch.stack(lengths))
-    return {"length_sums": torch.stack(sums), "n_tokens": torch.tensor([float(len(ids)) for ids in prompts])}
-'''
-API = '''
 def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
     """Mean norm of what enters each block, `length` [L].
 
@@ -42,10 +37,18 @@ def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str
 
     Cost: a forward pass per prompt.
     """
-    from .probes.stream_length import stream_length as probe
+    arch, ids = verified_arch(llm), tokenize(llm, prompts)
+    sums = run(measure_stream_length, llm, arch, ids, remote=remote, over="prompts")
+    return Result("stream_length", token_means(sums))
 
-    sums = run(probe, llm, verified_arch(llm), tokenize(llm, prompts), remote=remote, over="prompts")
-    return Result("stream_length", _pool(sums))
+
+def measure_stream_length(llm, arch, prompts):
+    """Sums over each prompt's tokens of ‖h_l‖, `length_sums` [P, L], and `n_tokens` [P]."""
+    sums = []
+    for ids in prompts:
+        h = residuals(llm, arch, ids)[:-1]
+        sums.append(torch.stack([x.float().norm(dim=-1).sum().cpu() for x in h]))
+    return {"length_sums": torch.stack(sums), "n_tokens": torch.tensor([float(len(ids)) for ids in prompts])}
 '''
 SCHEMA = """
     "stream_length": Schema("stream_length.pt", "L: length"),
@@ -57,10 +60,8 @@ KIND = """    "stream_length": Curves(
 # The places that the section "Add a probe" names, and what goes there: (what it stands behind, what is added).
 PLACES = {
     "probes/<name>.py": (None, PROBE),
-    "api.py": ("Remote = bool | str\n", API),
     "results/schemas.py": ("ARTIFACTS = {\n", SCHEMA),
     "figures/kinds.py": ("KINDS: dict[str, Kind] = {\n", KIND),
-    "__init__.py": ("_HOMES = {\n", '    "stream_length": "api",\n'),
 }
 
 
@@ -93,7 +94,7 @@ def run(house, *command):
     return done.stdout
 
 
-def test_a_probe_is_five_places_and_these(house):
+def test_a_probe_is_one_file_and_two_rows(house):
     assert named_in("Add a probe") == list(PLACES)
 
 

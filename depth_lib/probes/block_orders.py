@@ -20,9 +20,9 @@ from ..data.tokens import tokenize
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.stream import Row, Stream, output_changes
+from ..results.means import over_prompts
 from ..results.result import Result
 from ..session import run
-from .means import over_prompts
 
 
 def block_orders(

@@ -20,10 +20,10 @@ from ..models.check import arch_to_change
 from ..residual.distributions import output_change
 from ..residual.residual_stream import final_residual, inputs, silence, skip_head
 from ..residual.stream import Stream
+from ..results.means import over_prompts
 from ..results.result import Result
 from ..session import run
 from .block_orders import damage_of_prompt, no_loss_of_one_token, order_damage
-from .means import over_prompts
 
 
 def block_removal(

@@ -24,6 +24,7 @@ from ..params import not_among
 from ..remote.errors import JobFailed, NotReady
 from ..remote.server import NO_GRADIENT, NO_GRADIENTS_THERE, method_there
 from ..residual.budget import rows_of_logits, tokens_in_pass
+from ..residual.quadrature import converged
 from ..residual.ranks import from_rank_0, is_sharded
 from ..residual.residual_stream import (
     enter,
@@ -40,7 +41,6 @@ from ..residual.residual_stream import (
 from ..residual.unembedding import lens
 from ..results.result import Result
 from ..session import run
-from .quadrature import converged
 
 
 def integrated_gradients(

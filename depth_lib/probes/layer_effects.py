@@ -17,9 +17,9 @@ from ..models.check import arch_to_change
 from ..residual.residual_stream import enter, entering, inputs, leaving, silence, skip_head
 from ..residual.rounding import rounding_floor
 from ..residual.stream import Row, Stream, output_changes
+from ..results.means import over_prompts
 from ..results.result import Result
 from ..session import run
-from .means import over_prompts
 
 
 def layer_effects(

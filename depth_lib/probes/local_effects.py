@@ -15,9 +15,9 @@ from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
 from ..residual.stream import Stream, relative_change
+from ..results.means import over_prompts
 from ..results.result import Result
 from ..session import run
-from .means import over_prompts
 
 
 def local_effects(

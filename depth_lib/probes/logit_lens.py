@@ -4,11 +4,15 @@ The obvious loop, with y the model's own output, softmax(lens(h_L)) (tests/oracl
 
     for each prompt, token and l in 0..L−1:
         p_l = softmax(lens(h_l))
-        res_kl_divs = KL(p_l ‖ y)      res_overlaps = |top5(p_l) ∩ top5(y)| / 5      …
+        res_kl_divs = KL(p_l ‖ y) = Σ p_l (log p_l − log y)      res_overlaps = |top5(p_l) ∩ top5(y)| / 5
+        rank = 1 + how many p_l exceed that of y's top token     res_entropy = H(p_l) = −Σ p_l log p_l
+        res_jsd = H((p_l + y) / 2) − (H(p_l) + H(y)) / 2
 
 Here all l of a few tokens are unembedded in one product, as large as is fast. Each token's logits are then compared
 with its y a few rows at a time, while these are in the cache: nothing of the size [L, T, V] is ever held.
 """
+
+import math
 
 import torch
 from nnsight import TransformersModel
@@ -17,15 +21,15 @@ from ..data.tokens import end_tokens, tokenize
 from ..lenses.files import Lens, translators
 from ..models.check import verified_arch
 from ..residual.budget import logits_in_cache, rows_of_logits
+from ..residual.continuation import continuation
+from ..residual.distributions import probability
 from ..residual.residual_stream import inputs
 from ..residual.stream import read_residuals
 from ..residual.unembedding import lens as unembed
 from ..residual.unembedding import translated
+from ..results.means import token_means
 from ..results.result import Result
 from ..session import run
-from .continuation import continuation
-from .lens_distances import distances
-from .means import token_means
 
 KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
 KEYS += ("res_entropy", "res_jsd", "res_settled")
@@ -125,3 +129,22 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
                 log_y[1] += (own[:, : len(share)] @ share.float()).sum()
             sums = sums.cpu()
     return sums, -log_y / max(len(following), 1)
+
+
+def distances(logits, all_measures=True):
+    """What KEYS names of n tokens, all or the first two [len(KEYS) or 2, n, L], from the logits of their
+    h_0..h_L [n, L + 1, V]."""
+    log_p, log_y = logits.log_softmax(-1).clamp_min(-1e3).tensor_split([-1], dim=1)  # a bias may take a token out
+    p, y = probability(log_p), probability(log_y)
+    five = log_y.topk(min(5, log_y.shape[-1])).indices.expand(-1, log_p.shape[1], -1)
+    of_five = log_p.gather(2, five)
+    kl = (p * (log_p - log_y)).sum(-1)
+    overlap = (of_five >= log_p.topk(five.shape[-1]).values[..., -1:]).float().mean(-1)
+    if not all_measures:
+        return torch.stack([kl, overlap])
+    rank = 1 + (log_p > of_five[..., :1]).sum(-1)
+    entropy, entropy_y, mean = -(p * log_p).sum(-1), -(y * log_y).sum(-1), (p + y) / 2
+    jsd = (-(mean * mean.log()).sum(-1) - (entropy + entropy_y) / 2) / math.log(2)
+    settled = jsd.cummin(1).values <= 0.5
+    found = [kl, overlap, rank <= 1, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
+    return torch.stack([distance.float() for distance in found])

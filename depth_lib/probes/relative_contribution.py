@@ -18,9 +18,9 @@ from nnsight import TransformersModel
 from ..data.tokens import tokenize
 from ..models.check import verified_arch
 from ..residual.residual_stream import entering, inputs, read_block, skip_head
+from ..results.means import token_means
 from ..results.result import Result
 from ..session import run
-from .means import token_means
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")

@@ -76,7 +76,7 @@ class Job(RemoteBackend):
         self.http = httpx.Client(timeout=QUIET)  # one for all requests: creating one reads the certificates
         self.deadline = 3600 * float(os.environ.get("DEPTH_LIB_DEADLINE") or 12)
         settings = settings_hash(probe, args=asked, host=host, model=self.model_key, env=self.env)
-        self.probe, self.state = probe.__qualname__, "new"
+        self.probe, self.state = probe.__qualname__.removeprefix("measure_"), "new"
         self.submitted = self.told = 0.0  # when it was sent, and when the server last gave a status
         self.runs = None  # the model that computed the result, in words
         self.file = folder / f"{settings}.json"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from depth_lib.probes.quadrature import clenshaw_curtis, converged
+from depth_lib.residual.quadrature import clenshaw_curtis, converged
 from tests.marks import slow
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from depth_lib.probes.lens_distances import distances as distances_of
 from depth_lib.probes.logit_lens import KEYS
+from depth_lib.probes.logit_lens import distances as distances_of
 from depth_lib.residual.distributions import damage, probability
 
 

@@ -1,0 +1,62 @@
+"""Until which block any later prediction needs a token's residual, or those of all tokens before (Csordás et al. 3.4).
+
+The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tests/oracles/answers.py):
+
+    for each l and token t:
+        run the model, but with h_l[t] = u_l
+        future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂
+        run the model, but with h_l = u_l at tokens 1..t−1
+        past_erasure[l, t] = max over i ≥ t of ‖y[i] − ȳ[i]‖₂
+"""
+
+from nnsight import TransformersModel
+
+from ..data.tokens import answer_span
+from ..models.check import arch_to_change
+from ..results.result import Result
+from .residual_erasure import erase, run_erasure
+
+
+def future_erasure(
+    llm: TransformersModel,
+    question: str,
+    answer: str,
+    baseline_prompts: list[str],
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> Result:
+    """Up to which block any later prediction depends on a token's residual, or on those of all tokens before it.
+
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.future_erasure(llm, "5 + 7 = ", "12", prompts)["past_erasure"].shape
+    torch.Size([5, 10])
+
+    future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ when h_l[t] is replaced by u_l, the mean of h_l over all
+    tokens of the baseline prompts; past_erasure[l, t] = max over i ≥ t when h_l is replaced at tokens 1..t−1 together.
+
+    question, answer: strings, tokenised together; others as for `residual_erasure`. Returns float32 `future_erasure`
+    and `past_erasure` [L + 1, T] (row 0: embeddings, row l: output of block l − 1; 0 where nothing is erased or nothing
+    follows), their rounding floors as `residual_erasure`, and `tokens`, T strings. Errors: as `residual_erasure`.
+    Source: Csordás et al. 2025, section 3.4.
+    Cost: twice that of `residual_erasure`.
+    """
+    arch, (ids, _, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
+    result = run_erasure(measure_future_erasure, llm, arch, ids, baseline_prompts, remote, budget)
+    return Result("future_erasure", result | {"tokens": tokens})
+
+
+def measure_future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
+    """Replace h_l[t], or h_l at all of tokens 1..t−1, by the uninformative residual u_l and measure all later outputs.
+
+    future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ with token t erased (the last has no later one: 0);
+    past_erasure[l, t] = max over i ≥ t with tokens 1..t−1 erased (0 for t < 2, where there is none).
+
+    ids: the T token ids; layers, baseline_prompts, budget, tick: as for `residual_erasure`. Returns both,
+    [len(layers), T], or [L + 1, T] of all (nothing later reads h_L: 0), and their rounding floors.
+    """
+    n = len(ids)
+    erased = {
+        "future_erasure": [(slice(t, t + 1), t, range(t + 1, n)) for t in range(n - 1)],
+        "past_erasure": [(slice(1, t), t, range(t, n)) for t in range(2, n)],
+    }
+    return erase(llm, arch, ids, n, erased, layers, baseline_prompts, budget, tick)
