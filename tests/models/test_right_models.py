@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
 from depth_lib.models.load import wrapped
+from depth_lib.probes import layer_effects
 from tests.families import build, save_family
 from tests.models.kinds import blocks_of, stream, tiny
 from tests.oracles import curves

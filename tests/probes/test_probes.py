@@ -9,10 +9,11 @@ import torch
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
 from depth_lib.models.families import describe
-from depth_lib.probes.future_erasure import measure_future_erasure, measure_residual_erasure
+from depth_lib.probes.future_erasure import measure_future_erasure
 from depth_lib.probes.integrated_gradients import measure_integrated_gradients
 from depth_lib.probes.layer_effects import measure_layer_effects
 from depth_lib.probes.local_effects import measure_local_effects
+from depth_lib.probes.residual_erasure import measure_residual_erasure
 from depth_lib.session import run
 from tests import oracles as oracle
 from tests.families import ARCHETYPES, FAMILIES, of_families
