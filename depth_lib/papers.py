@@ -137,10 +137,8 @@ def _of_folder(row, folder):
 def _measured(row, llm):
     probe = KINDS[row.kind].probe
     if probe == "depth_by_difficulty":
-        return api.depth_by_difficulty(llm, load_examples(row.about, source="embedded"))
-    prompts = load_prompts("gsm8k", 10, source="sample", llm=llm)
         return depth_lib.depth_by_difficulty(llm, load_examples(row.about, source="embedded"))
-    prompts = load_prompts("gsm8k", 10, source="sample")
+    prompts = load_prompts("gsm8k", 10, source="sample", llm=llm)
     if KINDS[row.kind].of_question:
         pair = find_pair(row.about)
         if probe == "residual_erasure":
