@@ -73,6 +73,7 @@ _HOMES = {
     "save_artifact": "results.artifacts",
     "save_model": "models.removal",
     "swaps": "data.orders",
+    "unroll": "models.unroll",
 }
 _HOMES |= {path.stem: f"probes.{path.stem}" for path in (Path(__file__).parent / "probes").glob("[!_]*.py")}
 __all__ = sorted(_HOMES)

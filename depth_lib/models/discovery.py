@@ -154,8 +154,11 @@ def _blocks(lists, calls, n_rows):
         if None in blocks or {mark.shape[:2] for mark in blocks} != {(n_rows, N_TOKENS)}:
             continue
         if len(blocks) > n_blocks:
-            times = f"{len(blocks) / n_blocks:g} times"
-            problem = f"the blocks of {path} run {times} in a pass, and are read where they run once"
+            n = f"{len(blocks) / n_blocks:g}"
+            problem = (
+                f"it is looped, the blocks of {path} run {n} times; load it unrolled: "
+                f"dl.load_model(dl.unroll(model, passes={n}), tokenizer)"
+            )
         elif blocks[0].read and all(_plain(then.read) is block for block, then in pairwise(blocks)):
             return path, blocks
     raise ArchitectureError(problem)

@@ -86,6 +86,27 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     module, order = llm._module, checked_order(order, len(llm.blocks))
     if len({weight.device for weight in module.parameters()}) > 1:
         raise ValueError("the model is spread over several devices; load it on one to change its blocks.")
+    changed = in_order(module, blocks_path, order)
+    problem = _cannot_be_saved(changed)
+    if problem and not hasattr(changed.config.get_text_config(), "layer_passes"):
+        warnings.warn(f"{problem}: it cannot be saved.", stacklevel=2)
+    changed.save_pretrained = partial(save_whole, changed, problem)
+    return in_memory(changed, llm.tokenizer)
+
+
+def in_order(module: PreTrainedModel, blocks_path: str, order: Sequence[int]) -> PreTrainedModel:
+    """A copy of a model with its blocks in this order, on the same weights."""
+    changed = on_same_weights(module)
+    blocks = changed.get_submodule(blocks_path)
+    n_blocks, copies = len(blocks), at_places(blocks, order)
+    del blocks[:]
+    blocks.extend(copies)
+    _reorder(changed.config.get_text_config(), order, n_blocks)
+    return changed
+
+
+def on_same_weights(module: PreTrainedModel) -> PreTrainedModel:
+    """A copy of a model that shares its weights."""
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     of_nnsight = {  # nnsight's attributes refer to the whole model
         id(part.__dict__.get(name)): None for part in module.modules() for name in _OF_NNSIGHT
@@ -94,16 +115,7 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     for part in changed.modules():
         for name in _OF_NNSIGHT:
             part.__dict__.pop(name, None)
-    blocks = changed.get_submodule(blocks_path)
-    in_order = at_places(blocks, order)
-    del blocks[:]
-    blocks.extend(in_order)
-    _reorder(changed.config.get_text_config(), order, len(llm.blocks))
-    problem = _cannot_be_saved(changed)
-    if problem:
-        warnings.warn(f"{problem}: it cannot be saved.", stacklevel=2)
-    changed.save_pretrained = partial(_save, changed, problem)
-    return in_memory(changed, llm.tokenizer)
+    return changed
 
 
 def _reorder(config, order, n_layers):
@@ -143,8 +155,8 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
             "its adapters would be saved under names that nothing reads; "
             "merge them first: dl.load_model(model.merge_and_unload(), tokenizer)."
         )
-    save = vars(llm._module).get("save_pretrained") or partial(_save, llm._module, "")  # the first: of changed blocks
-    save(folder)
+    changed = vars(llm._module).get("save_pretrained")  # of a model whose blocks were changed
+    (changed or partial(save_whole, llm._module, ""))(folder)
     llm.tokenizer.save_pretrained(folder)
 
 
@@ -158,6 +170,8 @@ def _with_weights(llm):
 
 def _cannot_be_saved(model: PreTrainedModel) -> str:
     """Why a saved copy of this model would compute something else, or ""."""
+    if hasattr(model.config.get_text_config(), "layer_passes"):
+        return "its passes share their weights"
     ids = [n % model.config.get_text_config().vocab_size for n in range(8)]
     try:
         config = type(model.config).from_dict(model.config.to_dict())
@@ -172,7 +186,7 @@ def _cannot_be_saved(model: PreTrainedModel) -> str:
     return problem and f"a model of its config computes other logits ({problem})"
 
 
-def _save(model, problem, folder, **options):
+def save_whole(model: PreTrainedModel, problem: str, folder: str | Path, **options: Any) -> None:
     """save_pretrained of a changed model: refused, or with the weights of repeated blocks copied."""
     if problem:
         raise ModelError(f"{problem}, so a saved copy would compute something else; keep it in memory.")

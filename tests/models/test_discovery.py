@@ -84,7 +84,7 @@ class Looped(LlamaModel):
 
 def test_a_model_whose_blocks_run_twice_is_refused_by_name(monkeypatch):
     monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaModel", Looped)
-    with pytest.raises(ArchitectureError, match="llama: the blocks of model.layers run 2 times in a pass"):
+    with pytest.raises(ArchitectureError, match="llama: it is looped, the blocks of model.layers run 2 times; load it"):
         wrapped(build("llama"), char_tokenizer())
 
 
