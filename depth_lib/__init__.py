@@ -57,7 +57,6 @@ _HOMES = {
     "load_model": "models.load",
     "load_prompts": "data.prompts",
     "load_results": "results.study",
-    "mergekit_yaml": "data.orders",
     "paper": "papers",
     "plot": "figures",
     "prune": "pruning",

@@ -2,7 +2,6 @@
 
 import reprlib
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 Order = list[int]
 AT_MOST = 0.05  # nats per token that removing blocks may cost: a perplexity 5 % higher
@@ -88,28 +87,6 @@ def checked_order(order: Sequence[int], n_layers: int) -> Order:
             f"{n_layers - 1}."
         )
     return numbers
-
-
-def mergekit_yaml(model_id: str, order: Sequence[int]) -> str:
-    """The recipe with which mergekit writes the model with its blocks in this order (`merge_method: passthrough`).
-
-    >>> print(dl.mergekit_yaml("owner/name", [0, 1, 2, 1, 2, 3]))
-    slices:
-      - sources:
-          - model: owner/name
-            layer_range: [0, 3]
-      - sources:
-          - model: owner/name
-            layer_range: [1, 4]
-    merge_method: passthrough
-
-    model_id: a Hub id or folder; order: a list of block numbers. ValueError for an order without blocks. Cost: none.
-    """
-    order = checked_order(order, max(order, default=0) + 1)
-    begins = [place for place, l in enumerate(order) if place == 0 or l != order[place - 1] + 1]
-    slices = [(order[begin], order[end - 1] + 1) for begin, end in pairwise([*begins, len(order)])]
-    sources = [f"  - sources:\n      - model: {model_id}\n        layer_range: [{s}, {end}]\n" for s, end in slices]
-    return f"slices:\n{''.join(sources)}merge_method: passthrough\n"
 
 
 def listed(orders: object) -> object:

@@ -19,7 +19,7 @@ from ..residual.stream import READS_MORE
 from .bare import differ, logits_of
 from .discovery import Architecture
 from .errors import ArchitectureError, ModelError
-from .families import describe, known, remark
+from .families import architecture, describe, known, of_hooks, remark
 
 ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
@@ -59,6 +59,7 @@ def verified_arch(llm: TransformersModel) -> Arch:
                 "run; call eval() on the model first, and train() afterwards."
             )
         if record.state is not None and record.state != state_of(llm._module):
+            architecture(llm.config, llm._module)  # what it refuses before loading, it refuses after it
             check_here(llm)
     return describe(llm)
 
@@ -160,9 +161,10 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     for problem, (values, wrong) in problems.items():
         if wrong.any():
             l = int(wrong.int().argmax())
+            advice = of_hooks(llm._module) or "; probes would be silently wrong: please report the model"
             raise ArchitectureError(
-                f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} (it is {values[l]:.1e}). The "
-                "detected architecture failed verification: probes would be silently wrong. Please report the model."
+                f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} (it is {values[l]:.1e})"
+                f"{advice}."
             )
     works = verified(arch, measured)
     for shortcut, why in SHORTCUTS.items():

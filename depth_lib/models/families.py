@@ -113,7 +113,19 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
         problem = str(error)
     except Exception as error:  # noqa: BLE001 (whatever a model raises that does not run)
         problem = f"it does not run ({reason(error)})"
-    raise ArchitectureError(f"{config.model_type}: {problem}.")
+    raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}.")
+
+
+def of_hooks(model: PreTrainedModel | None) -> str:
+    """What to do about the forward hooks of a model that cannot be read; "" without hooks."""
+    modules = {} if model is None else dict(model.named_modules())
+    hooked = [path or "the model" for path, part in modules.items() if part._forward_hooks or part._forward_pre_hooks]
+    if not hooked:
+        return ""
+    return (
+        f"; what the hook of {hooked[0]} changes is not read: change a module instead, "
+        "such as block.mlp = nn.Sequential(block.mlp, AddVector(vector))"
+    )
 
 
 def without_weights(config: PreTrainedConfig, build: Callable[..., PreTrainedModel]) -> PreTrainedModel:

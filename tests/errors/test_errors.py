@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import transformers
 
 import depth_lib as dl
 from tests.families import save_family
@@ -30,7 +31,15 @@ def names(toy, tmp_path_factory):
     lens = dl.logit_lens(toy, ["5 + 7 = 12 and 3 + 4 = 7"])
     text, packages = "The quick brown fox jumps", {"dl": dl, "np": np, "pd": pd, "torch": torch, "datasets": datasets}
     rows = datasets.Dataset.from_dict({"question": [text], "text": [text]})
-    return packages | {"toy": toy, "llm": llm, "lens": lens, "TEXT": text, "ROWS": rows}
+    return packages | {
+        "transformers": transformers,
+        "__file__": __file__,
+        "toy": toy,
+        "llm": llm,
+        "lens": lens,
+        "TEXT": text,
+        "ROWS": rows,
+    }
 
 
 def answered(call, names):
@@ -42,7 +51,9 @@ def answered(call, names):
             return "nothing"
         except Exception as error:  # whatever it is, it is written down
             said = f"{type(error).__name__}: {error}"
-            return re.sub(rf"{Path.cwd()}/|{Path(dl.__file__).parent}/|\S*bin/(?=depth-lib)", "", said)
+            return re.sub(
+                rf"{Path.cwd()}/|{Path(dl.__file__).parent}/|{Path(__file__).parent}/|\S*bin/(?=depth-lib)", "", said
+            )
 
 
 @pytest.mark.parametrize("part", [part for part, _ in PARTS])

@@ -116,6 +116,56 @@ def test_a_hook_that_reads_only_changes_nothing_and_one_that_was_removed_neither
     assert torch.equal(dl.logit_lens(llm, [SHORT])["res_kl_divs"], truth)
 
 
+HARMLESS = {
+    "reads": lambda part: part.register_forward_hook(lambda module, args, output: None),
+    "reads before": lambda part: part.register_forward_pre_hook(lambda module, args: None),
+    "passes on": lambda part: part.register_forward_hook(lambda module, args, output: output),
+    "of gradients": lambda part: part.register_full_backward_hook(lambda module, before, after: None),
+    "before gradients": lambda part: part.register_full_backward_pre_hook(lambda module, after: None),
+}
+PLACES = ["model.layers.1", "model.layers.3", "model.layers.1.self_attn", "model.layers.1.mlp", "model.norm", "lm_head"]
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_hooks_that_change_nothing_are_harmless_before_and_after_loading(kind, loaded):
+    model, llm = loaded
+    probes = dl.relative_contribution(llm, [SHORT])["rc_att"], dl.logit_lens(llm, [SHORT])["res_kl_divs"]
+    hooked = build("qwen2")
+    for part in (model, hooked):
+        for path in PLACES:
+            HARMLESS[kind](part.get_submodule(path))
+    for each in (llm, wrapped(hooked, char_tokenizer())):
+        close(dl.relative_contribution(each, [SHORT])["rc_att"], probes[0], 1e-5)
+        close(dl.logit_lens(each, [SHORT])["res_kl_divs"], probes[1], 1e-5)
+
+
+@pytest.mark.parametrize("path", ["model.layers.0", "model.layers.3", "model.norm", "lm_head"])
+def test_a_hook_that_adds_a_vector_is_refused_before_and_after_loading_with_what_to_do(path, loaded):
+    model, llm = loaded
+    hooked = build("qwen2")
+    for part in (model, hooked):
+        part.get_submodule(path).register_forward_hook(plus_five)
+    for call in (lambda: wrapped(hooked, char_tokenizer()), lambda: dl.logit_lens(llm, [SHORT])):
+        with pytest.raises(ArchitectureError) as raised:
+            call()
+        assert f"what the hook of {path} changes is not read: change a module instead, such as " in str(raised.value)
+        assert "report the model" not in str(raised.value)
+
+
+class AddVector(torch.nn.Module):
+    def forward(self, h):
+        return h + 5
+
+
+def test_the_module_that_is_advised_in_place_of_a_hook_is_read(loaded):
+    model, _ = loaded
+    model.model.layers[1].mlp = torch.nn.Sequential(model.model.layers[1].mlp, AddVector())
+    found = dl.logit_lens(wrapped(model, char_tokenizer()), [SHORT])
+    truth = curves.logit_lens(in_float64(model), tokenize(wrapped(model, char_tokenizer()), [SHORT]))
+    close(found["res_kl_divs"], truth["res_kl_divs"].float(), 1e-4)
+    assert dl.relative_contribution(wrapped(model, char_tokenizer()), [SHORT])["rc_mlp"].isfinite().all()
+
+
 @pytest.mark.parametrize("path", ["", "model.layers", "model.layers.2.mlp"])
 def test_any_module_in_training_mode_is_refused_by_name(path, loaded):
     model, llm = loaded
