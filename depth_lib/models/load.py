@@ -225,7 +225,7 @@ def _resolve(name):
         path = Path(name).expanduser()
         gguf, has_config, exists = gguf_in(path), (path / "config.json").is_file(), path.exists()
     except (OSError, RuntimeError) as error:  # too long, of no user, not readable
-        why = getattr(error, "strerror", error)
+        why = getattr(error, "strerror", reason(error))
         raise ModelError(f"{str(name)[:40]!r} cannot be opened: {why}; check the path.") from error
     if isinstance(name, Path) and exists:
         name = path.absolute()  # a path, not a registered name
