@@ -13,30 +13,26 @@ READY  := $(VENV)/.depth-lib-installed
 ##                        DTYPE=bfloat16, PROBES="logit_lens", OUT=folder, REPLACE=1 … (depth-lib sweep --help has all)
 ## -j 4, -k               runs at a time, one or one per GPU without it; go on after failures
 ## CUDA_VISIBLE_DEVICES=0,1   the GPUs, instead of all there are
-# Whatever stands on make's command line goes to the command, which refuses names that it does not know.
-OURS  = PYTHON VENV OMP_NUM_THREADS CUDA_VISIBLE_DEVICES
-GIVEN = $(filter-out $(OURS),$(.VARIABLES))
-ARGS  = $(foreach name,$(GIVEN),$(if $(filter command,$(origin $(name))),$(if $(value $(name)),--$(name)="$$$(name)")))
+# Whatever stands on make's command line goes to the command, which refuses names that it does not know. A $ is a $, and so
+# is $$.
+OURS  = PYTHON VENV PY OMP_NUM_THREADS CUDA_VISIBLE_DEVICES
+GIVEN = $(foreach name,$(filter-out $(OURS),$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name)))
+ARGS  = $(foreach name,$(GIVEN),'--$(name)=$(subst ','\'',$(subst $$$$,$$,$(value $(name))))')
 FLAGS = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) \
         $(patsubst -j%,--jobs=%,$(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS))))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report pictures share status maps train experiment test test-slow oracles test-oracles ndif test-ndif bench bench-counts docs lint pyright types clean help
+.PHONY: demo real sweep table pictures status train experiment test test-slow oracles test-oracles ndif test-ndif bench bench-counts docs lint pyright types clean help
 
 demo: ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 real: ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
-sweep: ## run what is missing, and make the table; REPLACE=1 runs what is stale too; -j N side by side, -k past failures
+sweep: ## run what is missing, and make the table; REPLACE=1 moves results of other settings aside; -j N side by side, -k past failures
 table: ## the table and figures of what is in OUT
-report: ## the same: they are on one page, OUT/report.html
-share: ## the results in OUT with a table of all numbers and a dataset card, for others to read: LICENCE= TO=
-status: ## what is done, stale or missing in OUT, and what runs, failed or was interrupted
-maps: ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= TEXTS=file or Hub
+status: ## what is done or missing in OUT, and what runs or failed
 demo real sweep: ARGS += $(FLAGS)
-maps: OURS += SOURCE_MODEL TARGET_MODEL
-maps: WORDS = "$${SOURCE_MODEL:-toy-4l}" "$${TARGET_MODEL:-toy-8l}"
-demo real sweep table report share status maps: $(READY)
-	@exec $(PY) -m depth_lib.sweep $@ $(WORDS) $(ARGS)
+demo real sweep table status: $(READY)
+	@exec $(PY) -m depth_lib.sweep $@ $(ARGS)
 
 pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo
 	@exec $(PY) docs/pictures.py
@@ -113,5 +109,5 @@ clean: ## remove the environment and caches; results in outputs/ and models trai
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
-	@echo "variables of demo, real, sweep, table, share, status and maps:"
+	@echo "variables of demo, real, sweep, table and status:"
 	@sed -n 's/^## /  /p' $(MAKEFILE_LIST)

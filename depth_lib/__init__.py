@@ -35,7 +35,7 @@ _HOMES = {
     "ParamsError": "params",
     "PromptError": "data.rows",
     "RemoteError": "remote.errors",
-    "Superseded": "results.provenance",
+    "Run": "run",
     "best_order": "effective_depth.gains",
     "compare": "comparison",
     "chat_prompts": "data.prompts",

@@ -4,18 +4,14 @@ import contextlib
 import itertools
 import os
 import socket
-import time
 import uuid
 from collections.abc import Iterator, Mapping
+from errno import ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
 
 from filelock import FileLock, SoftFileLock, Timeout
 
-COMPUTING = ".computing"  # in a run's folder; locked while a result is computed and written
-
-
-class Busy(Exception):
-    """Another process holds the lock; the message says which."""
+NO_LOCKS = (ENOLCK, ENOSYS, EOPNOTSUPP)  # of file systems without flock
 
 
 def cache_folder(kind: str) -> Path:
@@ -28,21 +24,21 @@ def can_be_folder(name: str) -> bool:
     return Path(name).name == name and name not in ("", "..")
 
 
+def in_project(path: str | Path) -> Path:
+    """A path; in notebooks/ of a clone, where Jupyter starts kernels, relative to the clone's root."""
+    root = Path(__file__).resolve().parents[1]
+    path = Path(path).expanduser()
+    return root / path if Path.cwd() == root / "notebooks" and not path.exists() else path
+
+
 def move_aside(path: Path, reason: str) -> Path:
-    """Rename a file to `<name>.<reason>-1`, or the next free number; OSError if the folder cannot be written."""
-    numbers = itertools.count(1)
-    while True:
-        aside = path.with_name(f"{path.name}.{reason}-{next(numbers)}")
-        with contextlib.suppress(FileExistsError):
-            aside.touch(exist_ok=False)  # reserves the name for this process
-            return path.replace(aside)
+    """Rename a file or folder to `<name>.<reason>-1`, or the next free number."""
+    names = (path.with_name(f"{path.name}.{reason}-{number}") for number in itertools.count(1))
+    return path.rename(next(name for name in names if not name.exists()))
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Write files so that each appears complete or not at all, in this order, and none unless all could be written.
-
-    If renaming one fails after that, those before it are new and the others as they were.
-    """
+    """Write files so that each appears complete or not at all, in this order, and none unless all could be written."""
     temporary = {path: path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part") for path in contents}
     try:
         for path, part in temporary.items():
@@ -57,25 +53,33 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
             part.unlink(missing_ok=True)
 
 
+class Held(Exception):
+    """Another process holds a lock; the message says which process and which lock."""
+
+
 @contextlib.contextmanager
 def hold(path: str | Path, wait: bool = True) -> Iterator[None]:
-    """Hold the lock at this path for a block; the operating system releases it when the process ends, however it ends.
+    """Hold the lock at this path for a block. The operating system releases it when the process ends, however it ends.
 
-    `<path>.holder` has the process id and host. If another process holds the lock, this is printed before waiting;
-    without `wait` it raises Busy. OSError if the file cannot be made. The lock file stays afterwards, unlocked.
-
-    On a file system without flock the file itself is the lock. The lock of a killed process can then only be removed on
-    its own machine, so the message says which file to delete.
+    If another process holds it, that is printed before waiting, or, without `wait`, raised as `Held`. `<path>.holder`
+    has the holder's process id and host. On a file system without locks, the file `<path>.held` is the lock; a killed
+    process leaves it behind, and the message then says to delete it.
     """
     lock, note = FileLock(path), Path(f"{path}.holder")
     try:
-        lock.acquire(timeout=0.3)  # `holder` holds it for a moment to see whether it is free
+        try:
+            lock.acquire(timeout=0.3)  # `holder` holds it for a moment to see whether it is free
+        except (OSError, NotImplementedError) as error:
+            if getattr(error, "errno", ENOSYS) not in NO_LOCKS:
+                raise
+            lock = SoftFileLock(f"{path}.held")
+            lock.acquire(timeout=0.3)
     except Timeout:
         why = f"{_read(note)} holds {path}"
         if isinstance(lock, SoftFileLock):
-            why += "; if that process is gone, delete the file"
+            why += f"; if that process is gone, delete {lock.lock_file}"
         if not wait:
-            raise Busy(why) from None
+            raise Held(why) from None
         print(f"waiting: {why}", flush=True)
         lock.acquire()
     try:
@@ -96,20 +100,9 @@ def holder(path: str | Path) -> str | None:
                 pass
     except Timeout:
         return _read(Path(f"{path}.holder"))
-    except OSError:  # another user's
-        pass
+    except (OSError, NotImplementedError):  # another user's, or a file system without locks
+        return _read(Path(f"{path}.holder")) if Path(f"{path}.held").exists() else None
     return None
-
-
-def remove_leftovers(folder: str | Path) -> None:
-    """Remove half-written files of killed processes from a run's folder, if they are older than an hour.
-
-    A younger file may still be written by another machine: not every network drive has locks between machines.
-    """
-    for part in Path(folder).glob(".*.part"):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - part.stat().st_mtime > 3600:
-                part.unlink()
 
 
 def _read(note: Path) -> str:

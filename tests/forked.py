@@ -9,8 +9,7 @@ import pandas  # noqa: F401
 import depth_lib.models.load
 import depth_lib.probes.layer_effects
 import depth_lib.report.table
-import depth_lib.session
-import depth_lib.sweep.run  # noqa: F401
+import depth_lib.run  # noqa: F401
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload([__name__])

@@ -8,7 +8,7 @@ from depth_lib.data.orders import removals, repeats, swaps
 from depth_lib.effective_depth.published import published_depths
 from depth_lib.params import FIVE_PROBES
 from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import ARTIFACTS, artifact_path
+from depth_lib.results.schemas import ARTIFACTS
 
 PAPER_MODELS = published_depths().set_index("model").layers.to_dict()
 DATASETS = ("hellaswag", "gsm8k", "aime24")
@@ -66,6 +66,11 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
         result |= {"levels": torch.arange(2.0, 5), "level": torch.arange(2.0, 5).repeat(3)}
         result |= {f"{key}_rounding_floor": torch.full((9,), 0.01) for key in ("layer_effect", "output_effect")}
     return result | ({"tokens": list(tokens)} if ARTIFACTS[probe].tokens_file else {})
+
+
+def artifact_path(out, dataset: str, model: str, probe: str, n: int, **how: str) -> Path:
+    """Where a study has a probe's result."""
+    return Path(out) / dataset / model / ARTIFACTS[probe].name(n, **how)
 
 
 def write_run(

@@ -11,7 +11,7 @@ import depth_lib as dl
 from depth_lib.comparison import beside_the_first
 from depth_lib.embedded import toy_path
 from depth_lib.results.study import Study
-from depth_lib.sweep.run import Run
+from depth_lib.run import Run
 from tests.synthetic import result_of, save, write_run
 
 

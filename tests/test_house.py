@@ -26,6 +26,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"effective_depth"},
     {"figures"},
     {"report", "comparison", "training", "papers", "pruning", "depths"},
+    {"run"},
     {"sweep"},
 )
 STOREY = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms}

@@ -10,9 +10,9 @@ from transformers.utils import logging
 import depth_lib as dl
 from depth_lib.params import FIVE_PROBES
 from depth_lib.report.page import PLOTLY
-from depth_lib.results.schemas import artifact_path
 from tests.cells import run_cells
 from tests.notebooks import NOTEBOOKS, ROOT, executed_here, n_pictures, printed
+from tests.synthetic import artifact_path
 
 PROBE = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 1}
 

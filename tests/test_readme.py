@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from depth_lib.sweep.cli import COMMANDS
+from depth_lib.sweep.cli import depth_lib
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
@@ -31,7 +31,7 @@ def test_every_make_target_named_is_one():
 def test_every_command_of_depth_lib_named_is_one():
     for page, text in PAGES.items():
         named = set(re.findall(r"(?:^|`|/)depth-lib ([a-z]+)", text, re.MULTILINE))
-        assert named <= set(COMMANDS), f"{page.name}: {named - set(COMMANDS)}"
+        assert named <= set(depth_lib.commands), f"{page.name}: {named - set(depth_lib.commands)}"
 
 
 def test_every_page_and_notebook_is_in_the_navigation_of_the_site():

@@ -188,6 +188,20 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
     return lines
 
 
+def depth_lines(study: Study) -> list[str]:
+    """The effective depths of a study in words: by each rule, by each lens, with random weights, by difficulty."""
+    lines = []
+    if study.with_depths:
+        every_depth = depths(study)
+        lines.append("effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run")
+        lines += [*summary_lines(effective_depth_table(study, every_depth)), *by_lens(every_depth)]
+    if len(untrained := controls(study)):
+        lines += [f"with {CONTROL}:", *summary_lines(effective_depth_table(study, untrained))]
+    if len(scores := scores_by_level(study)):
+        lines += scores.answer.unique()
+    return lines
+
+
 def depth_table(tables: Tables, *metrics: str) -> GT:
     """The depths for notebook and page: a row per model and dataset, a column per metric, by default all there are; of
     metrics that are named also the rows with random weights.

@@ -1,19 +1,17 @@
 """Each probe's .pt file: its name, its keys and their shapes. A new probe is one more row of ARTIFACTS.
 
 A name says the probe, the number of examples, the question if it is not the papers', and what a call changed:
-`layer_effects_10exps@part=mlp.pt`; `names` makes it and `parse_name` reads it. `mismatch` compares a result with its
-row. This module does not import torch, so listing results is fast.
+`layer_effects_10exps@part=mlp.pt`. This module does not import torch, so listing results is fast.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
 from ..data.prompts import ANSWER, QUESTION
-from ..files import can_be_folder
 from ..params import FIVE_PROBES
 
 
@@ -27,16 +25,15 @@ class MissingArtifact(ArtifactError, FileNotFoundError):
 
 @dataclass(frozen=True)
 class Schema:
-    """One probe's file: its name, with `{n}` for the number of examples, and the shape of each key.
+    """One probe's file: its name without .pt, with `{n}` for the number of examples, and the shape of each key.
 
-    `papers`: the keys that a result must have, the papers' own where they have the probe; `ours`: further ones, checked
-    where present. Both are "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of
-    prompts (F of those long enough for future mode), E of examples on K levels of difficulty; any other letter is one
-    number per file (of orders, K and J count orders and blocks).
-    `settings`: the arguments that a sweep passes to the probe. `function`: its name in `api`, if it differs from the
-    row's. `reads`: the texts of a run that the probe reads: "prompts", "examples" with levels of difficulty,
-    "baseline" prompts, or "" for its question alone. `version`: raise it when a mistake in the probe is corrected;
-    older results are then stale.
+    `papers`: the keys that a result must have, the papers' own where they have the probe; `ours`: further ones. Both
+    are "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of prompts (F of those long
+    enough for future mode), E of examples on K levels of difficulty; any other letter is one number per file.
+    `settings`: the arguments that a run passes to the probe. `function`: its name in `api`, if it differs from the
+    row's. `reads`: what a run passes of its texts: "prompts", "examples" with levels of difficulty, "baseline" prompts,
+    or "" for the question alone. `version`: raise it when a mistake in the probe is corrected; older results are then
+    computed again.
     """
 
     file: str
@@ -78,15 +75,10 @@ class Schema:
         """Whether the probe runs on examples with levels of difficulty."""
         return self.reads == "examples"
 
-    def names(self, n: int | str, pair: str = "", changed: str = "") -> list[str]:
-        """The file's name, and that of the text file with its tokens if it has one.
-
-        n: the number of examples. pair: the label of a question and its answer (see `pairs.find_pair`), "" for the
-        papers'. changed: the label of a call that was changed (see `label_of`).
-        """
-        examples = f"{n}exps_{pair}" if pair and self.of_pair else f"{n}exps"
-        names = [self.file, self.tokens_file] if self.tokens_file else [self.file]
-        return [name.replace(".", f"@{changed}." if changed else ".").replace("{n}exps", examples) for name in names]
+    def name(self, n: int, pair: str = "", changed: str = "") -> str:
+        """The file's name. pair: the label of another question than the papers'; changed: `label_of` a changed call."""
+        pair = f"_{pair}" if pair and self.of_pair else ""
+        return self.file.format(n=n) + pair + (f"@{changed}" if changed else "") + ".pt"
 
 
 def _shapes(keys: str) -> dict[str, str]:
@@ -104,172 +96,157 @@ _EFFECTS = (
     "L L: max_all_layer; L 1: max_all_out; L: all_kl; "
     "L L: max_remove_layer; L 1: max_remove_out; L: remove_kl",
 )
-_GRADIENTS = (
-    "L T: igrads",
-    "L: completeness f_difference n_nodes n_steps error quadrature rounding",  # earlier versions had the last two
-)
-_QUADRATURE = _PAIR | {"quadrature": "gauss", "tolerance": 0.01}
+_GRADIENTS = ("L T: igrads", "L: completeness f_difference n_nodes n_steps error")
+_QUADRATURE = _PAIR | {"quadrature": "gauss"}
 _REMOVAL = "removal_loss removal_kl removal_top1"
 _PART_REMOVAL = f"L: removal_order {_REMOVAL}"
 
 ARTIFACTS = {
     "relative_contribution": Schema(
-        "relative_contribution.pt",
+        "relative_contribution",
         "L: rc_att rc_mlp rc_layer att_cos mlp_cos layer_cos",
         "L: io_cos norm_att norm_mlp; L+1: norm_residual progress; L+1 L+1: angular; "
         "L+1: max_norm_residual; L: max_norm_att max_norm_mlp max_rc_att max_rc_mlp; "
         "L T: first_change; P: n_tokens; 1: chance_cos",
     ),
-    "layer_effects": Schema("layer_effects_{n}exps.pt", *_EFFECTS, settings=_MODES),
+    "layer_effects": Schema("layer_effects_{n}exps", *_EFFECTS, settings=_MODES),
     "logit_lens": Schema(
-        "logitlens_{n}exps.pt",
+        "logitlens_{n}exps",
         "L: res_kl_divs res_overlaps",
         "L: res_top1 res_mrr res_in_top3 res_in_top5 res_in_top10 res_entropy res_jsd res_settled; "
         "P: n_tokens loss shuffled_loss",
     ),
     "residual_erasure": Schema(
-        "logit_erasure_{n}exps.pt",
+        "logit_erasure_{n}exps",
         "L+1 T: erasure_effect",
         "1: n_answer",
-        "logit_erasure_tokens_{n}exps.txt",
+        "logit_erasure_tokens_{n}exps",
         settings=_PAIR,
         reads="baseline",
     ),
     "integrated_gradients": Schema(
-        "igrads_igrads_{n}exps.pt", *_GRADIENTS, "igrads_tokens_{n}exps.txt", settings=_QUADRATURE, reads=""
+        "igrads_igrads_{n}exps", *_GRADIENTS, "igrads_tokens_{n}exps", settings=_QUADRATURE, reads=""
     ),
     "answer_lens": Schema(
-        "answer_lens_{n}exps.pt",
+        "answer_lens_{n}exps",
         "L+1 T: answer_log_probs answer_ranks",
         "L+1 T: answer_kl; L+1 T 5: answer_top",
-        "answer_lens_tokens_{n}exps.txt",
+        "answer_lens_tokens_{n}exps",
         settings=_PAIR,
         reads="",
     ),
     "attention_effects": Schema(
-        "attention_effects_{n}exps.pt", *_EFFECTS, settings=_MODES | _ATTENTION, function="layer_effects"
+        "attention_effects_{n}exps", *_EFFECTS, settings=_MODES | _ATTENTION, function="layer_effects"
     ),
-    "mlp_effects": Schema("mlp_effects_{n}exps.pt", *_EFFECTS, settings=_MODES | _MLP, function="layer_effects"),
+    "mlp_effects": Schema("mlp_effects_{n}exps", *_EFFECTS, settings=_MODES | _MLP, function="layer_effects"),
     "attention_gradients": Schema(
-        "igrads_attention_igrads_{n}exps.pt",
+        "igrads_attention_igrads_{n}exps",
         *_GRADIENTS,
-        "igrads_attention_tokens_{n}exps.txt",
+        "igrads_attention_tokens_{n}exps",
         settings=_QUADRATURE | {"at": "attention"},
         reads="",
         function="integrated_gradients",
     ),
     "mlp_gradients": Schema(
-        "igrads_mlp_igrads_{n}exps.pt",
+        "igrads_mlp_igrads_{n}exps",
         *_GRADIENTS,
-        "igrads_mlp_tokens_{n}exps.txt",
+        "igrads_mlp_tokens_{n}exps",
         settings=_QUADRATURE | {"at": "mlp"},
         reads="",
         function="integrated_gradients",
     ),
-    "local_effects": Schema("local_effects_{n}exps.pt", "L L: max_future_local max_all_local", settings=_MODES),
+    "local_effects": Schema("local_effects_{n}exps", "L L: max_future_local max_all_local", settings=_MODES),
     "block_removal": Schema(
-        "block_removal_{n}exps.pt",
+        "block_removal_{n}exps",
         f"N: removal_sizes; N L: {_REMOVAL}",
         "N L: angular_distance; L: block_influence",
         settings={"sizes": "refined"},
     ),
     "block_orders": Schema(
-        "block_orders_{n}exps.pt",
+        "block_orders_{n}exps",
         "K J: orders; K: order_loss order_kl order_top1",
         "1: n_layers",
         settings={"orders": "repeats swaps reversals removals"},
     ),
     "attention_removal": Schema(
-        "attention_removal_{n}exps.pt", _PART_REMOVAL, settings=_ATTENTION, function="block_removal"
+        "attention_removal_{n}exps", _PART_REMOVAL, settings=_ATTENTION, function="block_removal"
     ),
-    "mlp_removal": Schema("mlp_removal_{n}exps.pt", _PART_REMOVAL, settings=_MLP, function="block_removal"),
+    "mlp_removal": Schema("mlp_removal_{n}exps", _PART_REMOVAL, settings=_MLP, function="block_removal"),
     "future_erasure": Schema(
-        "future_erasure_{n}exps.pt",
+        "future_erasure_{n}exps",
         "L+1 T: future_erasure past_erasure",
-        tokens_file="future_erasure_tokens_{n}exps.txt",
+        tokens_file="future_erasure_tokens_{n}exps",
         settings=_PAIR,
         reads="baseline",
     ),
     "depth_by_difficulty": Schema(
-        "depth_by_difficulty_{n}exps.pt",
+        "depth_by_difficulty_{n}exps",
         "E: level; E L L: layer_effect; E L: output_effect",
         "K: levels; K L L: mean_layer_effect max_layer_effect; K L: mean_output_effect max_output_effect",
         reads="examples",
     ),
 }
 
+RECORD = "run.json"  # in a run's folder: what its results were made from, and the parameters of its last command
 BY_LENS = "@lens="  # in the name of a result of `logit_lens` by another lens
 RANDOM = {"weights": "random"}  # what a control's call changes
 BY_RANDOM = "@weights=random"  # ends the name of its result
 TABLE_PROBES = ("relative_contribution", "logit_lens")
+LEVEL_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 FURTHER_PROBES = tuple(probe for probe in ARTIFACTS if probe not in FIVE_PROBES)  # run only if PROBES names them
 
-
 # Results about two models are in `out/linear_maps/`, outside the folders of a dataset × model.
-BETWEEN_MODELS = {
-    "linear_map": Schema(
-        "linear_map_*_to_*.pt",
-        "M N: relative strength; N: relative_mean best; P: n_tokens; P M N: relative_sums; P N: mean_sums",
-    )
-}
-SCHEMAS = ARTIFACTS | BETWEEN_MODELS
-
-
-def artifact_path(
-    out: str | Path, dataset: str, model: str, probe: str, n: int, pair: str = "", changed: str = ""
-) -> Path:
-    """Path of a probe's result, `out/dataset/model/file`; n, pair and changed as `Schema.names` has them.
-
-    ArtifactError if the probe is not in ARTIFACTS, or a name cannot be a folder's.
-    """
-    if probe not in ARTIFACTS:
-        raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
-    for name in (dataset, model):
-        if not can_be_folder(name):
-            raise ArtifactError(f"{name!r} cannot be a folder under {out}; use a short name such as Qwen2.5-7B")
-    return Path(out) / dataset / model / ARTIFACTS[probe].names(n, pair, changed)[0]
+MAPS = Schema(
+    "linear_map", "M N: relative strength; N: relative_mean best; P: n_tokens; P M N: relative_sums; P N: mean_sums"
+)
+SCHEMAS = ARTIFACTS | {"linear_map": MAPS}
+_STEMS = {row.file.removesuffix("_{n}exps"): probe for probe, row in ARTIFACTS.items()}
 
 
 def label_of(changed: Mapping[str, object]) -> str:
-    """What a call does differently, for the names of its file and result: "part=mlp", "lens=jacobian" of a file."""
-    parts = (f"{name}={Path(str(value)).name.removesuffix('.pt')}" for name, value in sorted(changed.items()))
-    return re.sub(r"[^\w.,=+-]+", "-", ",".join(parts))
+    """What a call does differently, for its result's name: "part=mlp"; of a file, a name and a hash of its content."""
+    return ",".join(f"{name}={_short(value)}" for name, value in sorted(changed.items()))
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    if Path(text).is_file():
+        return f"{Path(text).stem}-{hashlib.sha256(Path(text).read_bytes()).hexdigest()[:8]}"
+    if re.fullmatch(r"[\w.+-]{1,40}", text):
+        return text
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
 class ResultName:
-    """What the name of a result's file says."""
+    """What the name of a result's file says; `key` is its name in a study, such as "residual_erasure:spouse"."""
 
     probe: str
-    n_examples: int | None = None  # None where the name has no number
     pair: str = ""  # the label of another question than the papers'
     changed: str = ""  # the label of a call that was changed
 
     @property
     def key(self) -> str:
-        """The result's name in a study: "logit_lens", "residual_erasure:spouse", "layer_effects@part=mlp"."""
         return with_pair(self.probe, self.pair) + (f"@{self.changed}" if self.changed else "")
-
-    @property
-    def files(self) -> list[str]:
-        """The names of its files: the result's, and that of its tokens if it has one."""
-        return SCHEMAS[self.probe].names(self.n_examples or "", self.pair, self.changed)
 
 
 def parse_name(path: str | Path) -> ResultName:
     """What a file's name says; ArtifactError for a name that no result has."""
-    match = re.fullmatch(r"(.*?(?:(\d+)exps(?:_([a-z0-9_-]+))?)?)(?:@(.+))?\.pt", Path(path).name)
-    stem, n, pair, changed = match.groups("") if match else [""] * 4
-    for probe, schema in SCHEMAS.items():
-        if fnmatch(f"{stem}.pt", schema.names(n, pair)[0]) or fnmatch(Path(path).name, schema.file):
-            return ResultName(probe, int(n) if n else None, pair, changed)
-    names = ", ".join(schema.file for schema in SCHEMAS.values())
-    raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
+    match = re.fullmatch(r"(.+?)(?:_\d+exps(?:_([a-z0-9_-]+))?)?(?:@(.+))?\.pt", Path(path).name)
+    stem, pair, changed = match.groups("") if match else ("", "", "")
+    if stem in _STEMS:
+        return ResultName(_STEMS[stem], pair, changed)
+    if stem.startswith("linear_map"):
+        return ResultName("linear_map")
+    raise ArtifactError(f"{path} is not the name of an artifact; the names are {', '.join(_STEMS)}")
 
 
-def by_n_examples(path: Path) -> tuple[int, Path]:
-    """A sort key of results' files: 9 examples before 10."""
-    return len(path.name), path
+def is_result(path: Path) -> bool:
+    """Whether a file has the name of a probe's result."""
+    try:
+        return parse_name(path).probe in ARTIFACTS
+    except ArtifactError:
+        return False
 
 
 def with_pair(name: str, pair: str) -> str:
@@ -282,28 +259,17 @@ def without_pair(name: str) -> str:
     return re.split("[:@]", name)[0]
 
 
-def mismatch(probe: str, result: object) -> str | None:
+def mismatch(probe: str, result: Mapping) -> str | None:
     """Where a result first differs from the keys and shapes of its probe; None if it fits."""
-    if not isinstance(result, dict) or not isinstance(result.get("meta", {}), dict):
-        return "it is not a dict of named tensors with a dict `meta`"
-    schema = SCHEMAS[probe]
-    sizes = {"1": 1, "5": 5}  # of each letter, set by the first axis that has it; at least 1
-    for key in schema.required:
-        if key not in result:
-            return f"it has no key {key} (it has {', '.join(map(str, result)) or 'none'})"
-    for key, shape in schema.shapes.items():
-        if key not in result:
-            continue
-        if not hasattr(result[key], "shape"):
-            return f"{key} is a {type(result[key]).__name__}, not a tensor"
-        axes = shape.split()
-        stored = list(result[key].shape)
-        for axis, size in zip(axes, stored, strict=False):
-            sizes.setdefault(axis[0], max(size - axis.endswith("+1"), 1))
-        expected = [sizes.get(axis[0], 1) + axis.endswith("+1") for axis in axes]
-        if stored != expected:
-            return f"{key} has shape {stored}, not {expected} ({shape})"
-    tokens = result.get("tokens")
-    if schema.tokens_file and tokens is not None and len(tokens) != sizes["T"]:
-        return f"it has {len(tokens)} tokens, but {sizes['T']} columns"
+    schema, sizes = SCHEMAS[probe], {"1": 1, "5": 5}  # of each letter
+    if lacking := [key for key in schema.required if key not in result]:
+        return f"it has no {', '.join(lacking)} (it has {', '.join(map(str, result)) or 'nothing'})"
+    for key in filter(result.__contains__, schema.shapes):
+        shape = schema.shapes[key].split()
+        if len(shape) != result[key].ndim:
+            return f"{key} has {result[key].ndim} axes, not {len(shape)}: {shape}"
+        for axis, size in zip(shape, result[key].shape, strict=True):
+            n = size - axis.endswith("+1")
+            if sizes.setdefault(axis[0], n) != n:
+                return f"{key} has shape {[*result[key].shape]}, not {shape} with {axis[0]} = {sizes[axis[0]]}"
     return None

@@ -1,37 +1,28 @@
-"""A study: the results of many runs in one folder, `outputs/<dataset>/<MODEL>/*.pt`, read into one dict or one frame.
+"""A study: the results of many runs in one folder, `outputs/<dataset>/<MODEL>/*.pt`, as one dict or one frame."""
 
-`Study` also says what is wrong with them together: results that cannot be read, are stale, or are not comparable; and
-which are missing, with the command that computes each.
-"""
-
-import itertools
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from ..data.datasets import with_levels
-from ..params import ParamsError, by_paper, command, in_order
+from ..params import by_paper, command, in_order
 from .artifacts import read_artifact
-from .asked import RunSpec, asked_in
-from .provenance import judge, not_done
 from .schemas import (
     ARTIFACTS,
     BY_RANDOM,
-    FURTHER_PROBES,
+    LEVEL_PROBES,
     TABLE_PROBES,
     ArtifactError,
     MissingArtifact,
-    by_n_examples,
     parse_name,
     without_pair,
 )
-
-LEVEL_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 
 Key = tuple[str, str, str]  # dataset, model, probe
 
@@ -40,14 +31,12 @@ class Study(dict):
     """The results in a folder: (dataset, model, probe) -> result, by model, then dataset, then probe.
 
     models, datasets: which ones, in this order; by default all that have results, small models and the papers' datasets
-    first. Of results for several numbers of examples the largest is read. A probe on another question than the papers'
-    has the key `with_pair(probe, pair)`; `pairs` has the labels of these questions. `paths`: (dataset, model, probe) ->
-    file.
+    first. A probe on another question than the papers' has the key `with_pair(probe, pair)`; `pairs` has the labels of
+    these questions. `paths`: (dataset, model, probe) -> file.
 
-    Warns of its `problems`: unreadable files, which are left out, results of another model, results that are stale,
-    datasets with results of different prompts, models with results of different weights, datasets with
-    the same prompts. Also warns of results without `meta` (the papers' own). Writes nothing. Raises MissingArtifact if
-    there are no results.
+    Warns of its `problems`: unreadable files, which are left out, results of an earlier version of the probe, datasets
+    with results of different prompts, models with results of different weights. Raises MissingArtifact if there are no
+    results.
     """
 
     def __init__(
@@ -59,7 +48,7 @@ class Study(dict):
         found_datasets, found_models, names = map(dict.fromkeys, zip(*self._found, strict=True))
         self.models = [*dict.fromkeys(in_order(found_models) if models is None else models)]
         self.datasets = [*dict.fromkeys(sorted(found_datasets, key=by_paper) if datasets is None else datasets)]
-        for model, dataset, name in itertools.product(self.models, self.datasets, names):
+        for model, dataset, name in product(self.models, self.datasets, names):
             if path := self._found.get((dataset, model, name)):
                 try:
                     self[dataset, model, name] = read_artifact(path)
@@ -67,51 +56,38 @@ class Study(dict):
                     self.problems.append(str(error))
         self.paths = {key: self._found[key] for key in self}
         self.pairs = sorted({parse_name(path).pair for path in self._found.values()} - {""})
-        self.problems += [*self._stale(), *self._mixtures()]
+        self.problems += [*self._outdated(), *self._mixtures()]
         for problem in self.problems:
             warnings.warn(problem, stacklevel=2)
-        if unknown := [dataset for (dataset, _, _), result in self.items() if not result["meta"]]:
-            warnings.warn(
-                f"{len(unknown)} of {len(self)} results under {self.folder} have no meta (not written by depth_lib): "
-                f"their models, prompts and settings are unknown (on {', '.join(dict.fromkeys(unknown))})",
-                stacklevel=2,
-            )
 
-    def _stale(self) -> Iterator[str]:
-        """A line for results that are not as their run's last command asked, or of an earlier version of the probe."""
-        for folder, paths in itertools.groupby(self.paths.values(), key=lambda path: path.parent):
-            asked = _asked(folder)
-            states = {}
-            for path in paths:
-                name = parse_name(path)
-                if asked and not name.changed and asked.path(name.probe).name == path.name:
-                    state = asked.state(name.probe)
-                else:
-                    state = judge(path, {})
-                if state.needs_replace:
-                    states[name.key] = state
-            yield from (f"{folder.parent.name} × {folder.name}: {line}" for line in not_done(states))
+    def _outdated(self) -> Iterator[str]:
+        """A line for each result of an earlier version of its probe or of another model, one for unknown origins."""
+        if unknown := [dataset for (dataset, _, _), result in self.items() if not result["meta"]]:
+            of = ", ".join(dict.fromkeys(unknown))
+            yield (
+                f"{len(unknown)} of {len(self)} results have no meta (not written by depth_lib): settings unknown"
+                + f" ({of})"
+            )
+        for (dataset, model, name), result in self.items():
+            meta, now = result["meta"], ARTIFACTS[without_pair(name)].version
+            if meta.get("version", now) != now:
+                yield f"{dataset} × {model}: {name} is by version {meta['version']} of the probe, which has {now}"
+            elif meta.get("model", model) != model:
+                yield f"{dataset} × {model} has the {name} of {meta['model']}; move it to the folder {meta['model']}"
 
     def _mixtures(self) -> Iterator[str]:
-        """A line for each result of another model, dataset of different prompts, model of different weights, and for
-        datasets of the same prompts."""
-        mixtures, alike = defaultdict(lambda: defaultdict(dict)), defaultdict(dict)
+        """A line for each dataset with results of different prompts, and each model with different weights."""
+        groups = defaultdict(lambda: defaultdict(dict))
         for (dataset, model, probe), result in self.items():
             meta = result["meta"]
-            if (of := meta.get("model", model)) != model:
-                yield f"{dataset} × {model} has the {probe} of {of}; move it to the folder {of}"
             if probe in TABLE_PROBES and "prompts_hash" in meta:
                 prompts = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta['prompts_hash']}"
-                mixtures[f"{dataset} has results of different prompts, which are not comparable"][prompts][model] = True
-                alike[meta["prompts_hash"]][dataset] = True
+                groups[f"{dataset} has results of different prompts, which are not comparable"][prompts][model] = True
             if weights := meta.get("commit") or meta.get("weights"):
-                mixtures[f"{model} has results of different weights"][weights][dataset] = True
-        for what, groups in mixtures.items():
-            if len(groups) > 1:
-                yield f"{what}: " + ", ".join(f"{name} ({', '.join(members)})" for name, members in groups.items())
-        for datasets in alike.values():
-            if len(datasets) > 1:
-                yield f"{' and '.join(datasets)} have the same prompts: their results do not differ by task"
+                groups[f"{model} has results of different weights"][weights][dataset] = True
+        for what, having in groups.items():
+            if len(having) > 1:
+                yield f"{what}: " + ", ".join(f"{name} ({', '.join(some)})" for name, some in having.items())
 
     def of(self, probe: str) -> dict[tuple[str, str], dict]:
         """(dataset, model) -> result of one probe, models and datasets in the study's order."""
@@ -123,22 +99,13 @@ class Study(dict):
         return [dataset for dataset in self.datasets if self._has_depths(dataset)]
 
     def missing(self) -> list[str]:
-        """A line for each model × dataset that lacks a result, with the command that computes it.
-
-        Each dataset should have the probes of the table (or of levels of difficulty), and every probe that any model in
-        the folder has there.
-        """
+        """A line for each model × dataset that lacks a probe which another has there, with the command that runs it."""
         lines = []
-        for model, dataset in itertools.product(self.models, self.datasets):
+        for model, dataset in product(self.models, self.datasets):
             expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else LEVEL_PROBES)}
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
-                meta = next((result["meta"] for (other, _, _), result in self.items() if other == dataset), {})
-                source = meta.get("source", "hub")
-                rows_of = meta.get("rows_of", dataset)
-                asked = {"SOURCE": "" if source in ("hub", "drawn", "list") else source, "OUT": str(self.folder)}
-                asked["PROBES"] = lacking if {*lacking} & {*FURTHER_PROBES} else ""
-                remedy = command("sweep", MODELS=model, DATASETS=rows_of, **asked)
+                remedy = command("sweep", MODELS=model, DATASETS=dataset, PROBES=lacking, OUT=self.folder)
                 lines.append(f"no artifact for {dataset} × {model} ({', '.join(lacking)}); run: {remedy}")
         return lines
 
@@ -149,12 +116,6 @@ class Study(dict):
     def _has_depths(self, dataset: str) -> bool:
         probes = self._probes_on(dataset)
         return bool(probes & {*TABLE_PROBES}) or not (probes & {*LEVEL_PROBES} or dataset in with_levels())
-
-
-def _asked(folder: Path) -> RunSpec | None:
-    """What the last command asked of the run in this folder; None if that is not known."""
-    with suppress(ParamsError, ArtifactError):  # status names them
-        return asked_in(folder)
 
 
 def load_results(
@@ -174,17 +135,12 @@ def load_results(
     folder has no results.
     Cost: no forward pass.
     """
-    return as_frame(Study(folder, models, datasets))
-
-
-def as_frame(study: Study) -> pd.DataFrame:
-    """What `load_results` returns, of a study."""
     frames = [
         frame_of(without_pair(probe), result).assign(model=model, dataset=dataset, probe=probe)
-        for (dataset, model, probe), result in study.items()
+        for (dataset, model, probe), result in Study(folder, models, datasets).items()
     ]
     names = ["model", "dataset", "probe", "layer", "key", "value", "column"]
-    tidy = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
+    tidy = pd.concat(frames, ignore_index=True)[names]
     return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category") | {"column": "Int64"})
 
 
@@ -210,26 +166,16 @@ def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
 
 def find_results(folder: str | Path) -> dict[Key, Path]:
     """(dataset, model, probe) -> file, of every result in a folder but those with random weights, probe by probe;
-    MissingArtifact if there are none.
-
-    The papers' question comes first, then others, then calls that were changed.
-    """
-    folder = Path(folder)
-    found = {}
-    rows = list(ARTIFACTS)
-    for path in sorted(folder.glob("*/*/*.pt"), key=by_n_examples):
+    MissingArtifact if there are none. The papers' question comes first, then others, then calls that were changed."""
+    folder, found, rows = Path(folder), {}, [*ARTIFACTS]
+    for path in sorted(folder.glob("*/*/*.pt")):
         with suppress(ArtifactError):  # somebody else's file
             name = parse_name(path)
             key = path.parent.parent.name, path.parent.name, name.key
-            if name.probe not in ARTIFACTS or name.key.endswith(BY_RANDOM):
-                continue
-            if key in found:
-                smaller = found[key][1].name
-                warnings.warn(f"reading {path}, not {smaller} beside it; remove what you do not want", stacklevel=2)
-            found[key] = (name.pair, name.changed, rows.index(name.probe)), path
+            if name.probe in ARTIFACTS and not name.key.endswith(BY_RANDOM):
+                if key in found:
+                    warnings.warn(f"reading {path}, not {found[key][1].name} beside it; remove one", stacklevel=2)
+                found[key] = (name.pair, name.changed, rows.index(name.probe)), path
     if not found:
-        raise MissingArtifact(
-            f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
-            "folder of a study, such as outputs/demo that make demo fills"
-        )
+        raise MissingArtifact(f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=folder)}")
     return {key: path for key, (_, path) in sorted(found.items(), key=lambda item: item[1][0])}

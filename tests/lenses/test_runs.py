@@ -6,9 +6,9 @@ import torch
 import depth_lib as dl
 from depth_lib.effective_depth.tables import depths
 from depth_lib.report.table import by_lens, read_tables, write_tables
+from depth_lib.results.schemas import label_of
 from depth_lib.results.study import Study
-from depth_lib.sweep.run import Run
-from depth_lib.sweep.status import status_of
+from depth_lib.run import Run
 from tests.sweep.cells import parameters
 
 
@@ -19,26 +19,26 @@ def test_a_lens_is_a_second_result_whose_depths_stand_beside_those_of_the_logit_
     cell |= {"PROBES": ["logit_lens"], "LENS": str(path)}
     run = Run(cell)
     first = run.result("logit_lens")
-    assert status_of(run).lacking == ["logit_lens@lens is missing"]
-    ((_, second),) = run.others()
+    assert run.lacking == ["logit_lens@lens"]
+    ((_, second),) = run.further()
     assert torch.equal(second["res_kl_divs"], dl.logit_lens(toy, run.prompts, lens=fitted)["res_kl_divs"])
-    assert not torch.equal(second["res_kl_divs"], first["res_kl_divs"]) and not status_of(Run(cell)).lacking
+    assert not torch.equal(second["res_kl_divs"], first["res_kl_divs"]) and not Run(cell).lacking
 
     study = Study(tmp_path / "out")
     rows = depths(study, ("kl",)).set_index("metric")
-    for name, result in (("kl", first), ("kl@lens=ridge", second)):
+    by_ridge = f"kl@{label_of({'lens': path})}"
+    for name, result in (("kl", first), (by_ridge, second)):
         interval = dl.depth_interval(result, "kl")
         ed, low, high = (None if pd.isna(x) else x for x in rows.loc[name, ["ed", "low", "high"]])
         assert ed == dl.effective_depth_kl(result) and (low, high) == (interval.low, interval.high)
     (kl, overlap) = by_lens(depths(study))
-    assert kl.startswith("toy-4l on gsm8k, KL: ") and " by the logit lens, " in kl and kl.endswith(" by ridge")
+    assert kl.startswith("toy-4l on gsm8k, KL: ") and " by the logit lens, " in kl and " by ridge-" in kl
     assert overlap.startswith("toy-4l on gsm8k, Overlap: ") and {kl, overlap} < {*run.depths()}
     write_tables(read_tables(study), tmp_path / "table")
-    assert "kl@lens=ridge" in {*pd.read_csv(tmp_path / "table/effective_depth_intervals.csv").metric}
+    assert by_ridge in {*pd.read_csv(tmp_path / "table/effective_depth_intervals.csv").metric}
 
     (tmp_path / "elsewhere").mkdir()
     moved = path.rename(tmp_path / "elsewhere" / path.name)
-    assert not status_of(Run(cell | {"LENS": str(moved)})).lacking
+    assert not Run(cell | {"LENS": str(moved)}).lacking
     dl.fit_lens(toy, texts[:2], "ridge", moved)
-    cell |= {"LENS": str(moved)}
-    assert status_of(Run(cell)).lacking[0].startswith("logit_lens@lens is stale")
+    assert Run(cell | {"LENS": str(moved)}).lacking == ["logit_lens@lens"]

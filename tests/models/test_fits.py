@@ -5,11 +5,10 @@ import json
 import pytest
 from transformers import LlamaConfig
 
-from depth_lib.models import memory
+from depth_lib.models import load, memory
 from depth_lib.models.errors import ModelError
 from depth_lib.models.memory import DoesNotFit, check_fits
-from depth_lib.sweep import run as runs
-from depth_lib.sweep.run import Run
+from depth_lib.run import Run
 from tests.sweep.cells import parameters
 
 N_WEIGHTS = 100 * (4 * 4096**2 + 3 * 4096 * 16384 + 2 * 4096) + 2 * 112 * 4096 + 4096
@@ -24,11 +23,11 @@ def huge(tmp_path):
 
 
 def test_a_run_refuses_a_huge_model_before_a_weight_is_read(huge, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "load_model", lambda *_, **__: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(load, "load_model", lambda *_, **__: pytest.fail("the model was loaded"))
     cell = parameters(tmp_path / "out") | {"MODEL": "huge", "MODEL_ID": str(huge), "DTYPE": "float32"}
     with pytest.raises(DoesNotFit, match=r"huge needs 107.4 GB for its weights in float32, and .* GB are free; use "):
         Run(cell).result("logit_lens")
-    monkeypatch.setattr(runs, "load_model", lambda *_, **__: "loaded")
+    monkeypatch.setattr(load, "load_model", lambda *_, **__: "loaded")
     assert Run(cell | {"REMOTE": "http://127.0.0.1:1"}).llm == "loaded"
 
 

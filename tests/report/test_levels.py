@@ -7,9 +7,8 @@ import torch
 import depth_lib as dl
 from depth_lib.report.table import effective_depth_table, read_tables, write_tables
 from depth_lib.results.artifacts import load_artifact
-from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
-from tests.synthetic import write_run
+from tests.synthetic import artifact_path, write_run
 
 THREE = ["hellaswag", "gsm8k", "aime24"]
 

@@ -14,10 +14,10 @@ from depth_lib.report.conclusions import conclusions, headline
 from depth_lib.report.page import made_here, notices, write_page
 from depth_lib.report.table import provenance, read_tables
 from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import ARTIFACTS, artifact_path
+from depth_lib.results.schemas import ARTIFACTS
 from depth_lib.results.study import Study
 from tests.notebooks import executed_here, printed
-from tests.synthetic import DATASETS, result_of, save
+from tests.synthetic import DATASETS, artifact_path, result_of, save
 
 
 def save_quickly(figure, stem):
@@ -88,7 +88,7 @@ def test_the_page_is_one_file_that_needs_no_network_and_has_each_image_once_and_
 def test_the_notebook_tells_what_is_missing_and_writes_every_table_and_figure(notebook, study):
     text = printed(notebook)
     assert "toy-4l              @ gsm8k     :" in text and "no artifact for aime24 × toy-4l" in text
-    assert "depth-lib sweep --models=toy-4l" in text and "torch.Size([4])" in text  # the authors' reading code
+    assert "depth-lib sweep --models toy-4l" in text and "torch.Size([4])" in text  # the authors' reading code
     made = {path.suffix for path in study.folder.glob("effective_depth.*")}
     assert made >= {".xlsx", ".csv", ".tex"} and len(list(study.folder.glob("figures/**/*.png"))) == 17
 
@@ -179,4 +179,4 @@ def test_provenance_names_the_gguf_file_of_a_package_and_no_prompts_where_none_a
     meta = {"model_id": "SmolLM2-135M-Instruct", "dtype": "float32", "source": "sample", "where": "local cpu"}
     save(tmp_path, "X", "integrated_gradients", **meta)
     (line,) = provenance(Study(tmp_path)).made_from
-    assert "SmolLM2-135M-Instruct; SmolLM2-135M-Instruct.Q4_1.gguf; float32; local cpu; " in line
+    assert "SmolLM2-135M-Instruct; float32; sample; local cpu; " in line

@@ -9,10 +9,10 @@ from depth_lib.effective_depth.published import published_depths
 from depth_lib.effective_depth.rules import most_removed
 from depth_lib.params import command, in_order
 from depth_lib.report.table import summary_lines
-from depth_lib.results.schemas import MissingArtifact, artifact_path
+from depth_lib.results.schemas import TABLE_PROBES, MissingArtifact
 from depth_lib.results.study import Study
 from tests.report.studies import table_of
-from tests.synthetic import DATASETS, save, write_run
+from tests.synthetic import DATASETS, artifact_path, save, write_run
 
 
 def test_the_published_table_comes_back_number_for_number(published):
@@ -58,7 +58,7 @@ def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(t
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ours = table_of(tmp_path / "ours")
-    with pytest.warns(UserWarning, match=r"10 of 10 results under .*theirs have no meta.*\(on gsm8k, aime24\)"):
+    with pytest.warns(UserWarning, match=r"10 of 10 results have no meta .*\(gsm8k, aime24\)"):
         theirs = table_of(tmp_path / "theirs")
     assert theirs.equals(ours) and theirs.notna().to_numpy().sum() == 12
 
@@ -77,17 +77,18 @@ def test_missing_runs_name_each_probe_and_the_command_that_makes_it(gaps):
     begins = "no artifact for gsm8k × toy-4l (layer_effects, residual_erasure, integrated_gradients); run: "
     assert missing[0].startswith(begins)
     table = "no artifact for aime24 × toy-8l (relative_contribution, logit_lens)"
-    assert f"{table}; run: {command('sweep', MODELS='toy-8l', DATASETS='aime24', OUT=str(gaps))}" in missing
+    command_of = command("sweep", MODELS="toy-8l", DATASETS="aime24", PROBES=[*TABLE_PROBES], OUT=gaps)
+    assert f"{table}; run: {command_of}" in missing
     assert not any(line.startswith("no artifact for gsm8k × toy-8l") for line in missing)
     (line,) = Study(gaps, ["Qwen2.5-7B"], ["gsm8k"]).missing()
-    assert "gsm8k × Qwen2.5-7B" in line and "--probes=" not in line
+    assert "gsm8k × Qwen2.5-7B" in line
     save(gaps, "toy-8l", "local_effects")
     (line,) = Study(gaps, ["toy-4l"], ["gsm8k"]).missing()
-    assert line.endswith("'--probes=layer_effects residual_erasure integrated_gradients local_effects'")
+    assert "--probes 'layer_effects residual_erasure integrated_gradients local_effects' --out" in line
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path):
-    said = f"no artifacts under {tmp_path}; run: .*depth-lib sweep --out={tmp_path}"
+    said = f"no artifacts under {tmp_path}; run: .*depth-lib sweep --out {tmp_path}"
     with pytest.raises(MissingArtifact, match=said):
         Study(tmp_path)
 
@@ -95,7 +96,7 @@ def test_an_empty_folder_says_what_to_run(tmp_path):
 def test_an_unreadable_result_is_named_left_where_it_is_and_its_cells_are_missing(gaps):
     path = artifact_path(gaps, "gsm8k", "toy-4l", "logit_lens", 10)
     path.write_bytes(path.read_bytes()[:300])
-    with pytest.warns(UserWarning, match="it is truncated or damaged; run: .*depth-lib sweep --models=toy-4l"):
+    with pytest.warns(UserWarning, match="it is truncated or damaged; .*run: depth-lib sweep --models toy-4l"):
         table = table_of(gaps)
     assert list(table.loc["toy-4l", (slice(None), "gsm8k", "ED")].isna()) == [False, True, True]
     assert path.exists()

@@ -1,55 +1,50 @@
-"""In place of papermill in tests of sweeps: notes how it was called, and leaves results without tensors.
+"""papermill in tests of sweeps: notes how it was called, and leaves results without tensors.
 
-It takes TAKES seconds, and as long as there is a file gate; with a file fail-<MODEL> it fails, with a file idle it
-leaves nothing, and with a file fail-probe the probes named there fail.
+It takes TAKES seconds, and as long as there is a file gate. With a file fail-<MODEL> it fails, with a file idle it
+leaves no results, and with a file no-kernel its kernel does not start, once.
 """
 
 import json
 import os
+import sys
 import time
-import zipfile
-from itertools import product
 from pathlib import Path
 
-from depth_lib.results.asked import RunSpec
-from depth_lib.results.schemas import RANDOM
-from depth_lib.sweep.table import TABLES
+import yaml
 
-KEPT = ("REVISION", "DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
+from depth_lib.run import Run
 
 
-class PapermillExecutionError(Exception):
-    def __init__(self, ename, evalue):
-        super().__init__(evalue)
-        self.ename, self.evalue = ename, evalue
+def papermill():
+    """The command papermill: NOTEBOOK OUTPUT --parameters_yaml TEXT …"""
+    notebook, output, _, parameters, *_ = sys.argv[1:]
+    sys.exit(execute(notebook, output, yaml.safe_load(parameters)))
 
 
-def execute_notebook(notebook, output, given, **_):
-    call = {"notebook": notebook, "output": output, "threads": os.environ.get("OMP_NUM_THREADS"), **given}
-    call["cuda_visible_devices"] = os.environ.get("CUDA_VISIBLE_DEVICES")
+def execute(notebook, output, given):
+    """Execute a notebook; the exit status."""
+    call = {"threads": os.environ.get("OMP_NUM_THREADS"), "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), **given}
     with open("calls.jsonl", "a") as calls:
         calls.write(json.dumps(call) + "\n")
-    if output:  # of the first rank
-        book = {"nbformat": 4, "nbformat_minor": 5, "cells": [], "metadata": {"papermill": {"parameters": given}}}
-        Path(output).write_text(json.dumps(book))
+    if Path("no-kernel").exists():
+        Path("no-kernel").unlink()
+        print("RuntimeError: Kernel died before replying to kernel_info")
+        return 1
     if "TAKES" in os.environ:
-        print("FAILED: DeadKernelError, as when a signal ends a kernel", flush=True)
         time.sleep(float(os.environ["TAKES"]))
     while Path("gate").exists():
         time.sleep(0.02)
-    if Path(f"fail-{given.get('MODEL')}").exists():
-        raise PapermillExecutionError("RuntimeError", "no luck; remove the file\nand more")
-    failed = Path("fail-probe").read_text().split() if Path("fail-probe").exists() else []
-    for probe in failed:
-        print(f"failed: {probe}: ValueError: texts are too short.")
-    if notebook.endswith("effective_depth.ipynb"):
-        for name in TABLES:
-            Path(given["OUT"], name).write_text("table")
-        return
-    asked = RunSpec(given)
-    for probe, changed in [*product(given["PROBES"], [{}]), *product(asked.controls, [RANDOM])]:
-        path, meta = asked.path(probe, **changed), asked.provenance(probe, **changed) | {"version": 1}
-        meta |= {name.lower(): value for name, value in asked.params.items() if name in KEPT}
-        if probe not in failed and asked.state(probe, **changed).word != "done" and not Path("idle").exists():
-            with zipfile.ZipFile(path, "w") as stored:
-                stored.writestr("archive/meta.json", json.dumps(meta))
+    fails = Path(f"fail-{given.get('MODEL')}").exists()
+    error = {"output_type": "error", "ename": "RuntimeError", "evalue": "no luck; remove the file\nand more"}
+    error["traceback"] = []
+    cell = {"cell_type": "code", "source": "", "metadata": {}, "execution_count": 1, "outputs": [error] * fails}
+    Path(output).write_text(json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": [cell]}))
+    if fails:
+        return 1
+    if "PROBES" in given and not Path("idle").exists():
+        run = Run(given)
+        for probe, changed in run.asked.values():
+            if not run.is_done(probe, **changed):
+                run._note(run.path(probe, **changed), probe)
+                run.path(probe, **changed).touch()
+    return 0

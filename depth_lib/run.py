@@ -1,0 +1,456 @@
+"""A run: one model on one dataset. Its results, `OUT/<dataset>/<MODEL>/*.pt`, are read or computed by a `Run`.
+
+All results of a run are made from the same model, prompts and settings, and `run.json` in its folder says which. A
+setting that is changed for one result is in that result's name. So a result is done if its file is there, by the
+current version of its probe. Other settings need another OUT, or REPLACE, which moves the whole folder to OUT/replaced.
+Does not import torch before something is computed.
+"""
+
+import contextlib
+import datetime
+import inspect
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .data.datasets import dataset_named
+from .data.drawn import DRAWN
+from .data.examples import load_examples
+from .data.pairs import find_pair
+from .data.prompts import load_prompts
+from .data.rows import PromptError
+from .embedded import SAMPLES, TOYS
+from .files import can_be_folder, hold, holder, in_project, write_together
+from .hub import without_retries
+from .models.gguf import WHEELS
+from .params import (
+    FIVE_PROBES,
+    NAMED_SOURCES,
+    Params,
+    ParamsError,
+    checked,
+    find_dataset,
+    find_model,
+    not_among,
+    params_files,
+)
+from .progress import LOG
+from .results.provenance import (
+    BROKEN,
+    checkpoint_of,
+    differing,
+    prompts_hash,
+    record_in,
+    strays,
+    weights_of,
+    why_not_done,
+)
+from .results.schemas import ARTIFACTS, BY_RANDOM, RANDOM, RECORD, TABLE_PROBES, label_of
+
+
+class OtherSettings(ParamsError):
+    """The folder of a run has results of other settings."""
+
+
+def resolved(given: Mapping) -> Params:
+    """A run's parameters: those given (None is not), then what the model's file says, the dataset's, the defaults.
+
+    MODEL may also be a folder, a GGUF file or a Hub id. ParamsError for a wrong value or an unknown name.
+    """
+    given = checked({name: given.get(name) for name in Params.model_fields})
+    of_dataset = find_dataset(given.get("DATASET", "gsm8k")) or {}
+    of_model = _model_values(given.get("MODEL", "toy-8l"), given.get("MODEL_ID"))
+    if given.get("DATASET", "gsm8k") not in SAMPLES and "SOURCE" in of_dataset:
+        of_model.pop("SOURCE", None)  # a model's SOURCE only chooses among the prompts that ship
+    values = of_dataset | of_model | {name: value for name, value in given.items() if name != "MODEL"}
+    params = Params(**{name: _absolute(name, value) for name, value in values.items() if name in Params.model_fields})
+    if problem := not_among(ARTIFACTS, "PROBES", *params.PROBES):
+        raise ParamsError(problem)
+    if params.LENS and not Path(params.LENS).is_file():
+        raise ParamsError(f"LENS is {params.LENS}, and there is no such file; check the path")
+    if params.SOURCE not in NAMED_SOURCES and not Path(params.SOURCE).is_file():
+        raise ParamsError(
+            f"SOURCE is {params.SOURCE}, and there is no such file; give hub, embedded, sample, or a file"
+        )
+    return params
+
+
+def _absolute(name: str, value: Any) -> Any:
+    """A path as it is seen from every folder."""
+    is_path = name == "OUT" or name in ("MODEL_ID", "SOURCE", "LENS") and value not in (*TOYS, *WHEELS, *NAMED_SOURCES)
+    path = in_project(value) if is_path else None
+    return str(path.absolute()) if path and (name == "OUT" or path.exists()) else value
+
+
+def _model_values(name: str, model_id: str | None) -> dict:
+    """What is known of a model by its name: what its params file says, or else what is found at its place."""
+    if known := find_model(name):
+        return known
+    place = model_id or name
+    short = name if model_id else (in_project(name).resolve() if in_project(name).exists() else Path(name)).name
+    if not model_id and "/" not in name and not checkpoint_of(name):
+        raise ParamsError(
+            f"{not_among(params_files('models'), 'MODEL', name)}; or a folder, a GGUF file, a Hub id owner/name"
+        )
+    return {"MODEL": short.removesuffix(".gguf"), "MODEL_ID": place, "DTYPE": _own_dtype(place), "DEVICE_MAP": "auto"}
+
+
+def _own_dtype(model_id: str) -> str:
+    """The dtype in the config of a folder or of the Hub; float32 of a GGUF file, bfloat16 if none can be read."""
+    if model_id.endswith(".gguf"):
+        return "float32"
+    from transformers import AutoConfig  # takes seconds
+
+    try:
+        with without_retries(model_id):
+            dtype = AutoConfig.from_pretrained(checkpoint_of(model_id) or model_id).dtype
+        return str(dtype or "bfloat16").removeprefix("torch.")
+    except Exception:  # noqa: BLE001 (loading the model gives a better error)
+        return "bfloat16"
+
+
+class Run:
+    """The results that a parameters cell asks for, read or computed: `Run(globals())`.
+
+    >>> run = dl.Run({"MODEL": "toy-4l", "N_EXAMPLES": 3, "OUT": "mine"})
+    >>> run.result("logit_lens")["res_kl_divs"].shape
+    torch.Size([4])
+
+    cell: names and values of parameters, as in a params file; other names are ignored.
+    prompts: a list of your own, under a DATASET name of your own.
+    Raises ParamsError with every wrong parameter.
+    Cost: no forward pass; `llm` loads the model, and `result` computes what is not there.
+    """
+
+    def __init__(self, cell: Mapping, prompts: Sequence[str] | None = None):
+        self.params = params = resolved(cell)
+        self.out = in_project(params.OUT)
+        self.remote = params.REMOTE
+        self.source = "list" if prompts is not None else "drawn" if self._is_drawn() else params.SOURCE
+        if prompts is not None:
+            if find_dataset(params.DATASET):
+                raise ParamsError(f"{params.DATASET} has prompts of its own; give DATASET a name of yours")
+            if not prompts or isinstance(prompts, str):
+                raise ParamsError(f"prompts is {prompts!r}; give a list of strings")
+            self.prompts = list(prompts)
+            params.N_EXAMPLES = len(self.prompts)
+        is_file = self.source not in (*NAMED_SOURCES, "drawn", "list")
+        self.dataset = Path(self.source).stem if is_file and find_dataset(params.DATASET) else params.DATASET
+        if is_file and find_dataset(self.dataset):
+            raise ParamsError(f"results of {self.source} would be filed as the dataset {self.dataset}; rename the file")
+        for name in (self.dataset, params.MODEL):
+            if not can_be_folder(name):
+                raise ParamsError(f"{name!r} cannot be the name of a folder in {self.out}; give a short name")
+        if params.CONTROL and self.on_server:
+            raise ParamsError("CONTROL draws random weights here, and REMOTE runs on a server; give one of the two")
+        self.folder = self.out / self.dataset / params.MODEL
+        self.name = f"{self.dataset} × {params.MODEL}"
+        self.pair = find_pair(params.PAIR, params.QUESTION, params.ANSWER, params.SEED)
+
+    # ---- what is asked, and whether it is there
+
+    @property
+    def on_server(self) -> bool:
+        """Whether the run is on NDIF, or another host with its protocol."""
+        return self.remote not in (False, "local")
+
+    @property
+    def asked(self) -> dict[str, tuple[str, dict]]:
+        """The results that the run asks for, by name: the probe, and what is changed in its call."""
+        params = self.params
+        asked = {probe: (probe, {}) for probe in params.PROBES}
+        if params.LENS and "logit_lens" in asked:
+            asked["logit_lens@lens"] = "logit_lens", {"lens": str(in_project(params.LENS))}
+        if params.CONTROL:
+            asked |= {probe + BY_RANDOM: (probe, RANDOM) for probe in TABLE_PROBES if probe in params.PROBES}
+        return asked
+
+    @property
+    def lacking(self) -> list[str]:
+        """The names of the results that are asked for and are not done."""
+        return [name for name, (probe, changed) in self.asked.items() if not self.is_done(probe, **changed)]
+
+    def path(self, probe: str, **changed: object) -> Path:
+        """The file of a probe's result; changed: what its call does differently."""
+        return self.folder / ARTIFACTS[probe].name(self.params.N_EXAMPLES, self.pair.label, label_of(changed))
+
+    def is_done(self, probe: str, **changed: object) -> bool:
+        """Whether the result is there, of these settings and by the current version of its probe."""
+        path = self.path(probe, **changed)
+        return path.exists() and not why_not_done(path, self.made_from(probe))
+
+    def made_from(self, *probes: str) -> dict:
+        """What determines the numbers of these probes' results; but for the texts the same for all of a run."""
+        params = self.params
+        how = {"dtype": params.DTYPE, "quantization": params.QUANTIZATION, "remote": False}
+        if self.on_server:  # it chooses these itself
+            how = {"dtype": "the server's", "quantization": "the server's", "remote": params.REMOTE}
+        texts = {"source": Path(self.source).name, "n_examples": params.N_EXAMPLES}
+        read = {ARTIFACTS[probe].reads for probe in probes} - {""}
+        return weights_of(params.MODEL_ID, params.REVISION) | how | texts | {name: self._hash(name) for name in read}
+
+    def other_settings(self, *probes: str) -> list[str]:
+        """How the folder's results differ from what is asked of these probes, a line each; [] if they do not."""
+        record = record_in(self.folder)
+        return strays(self.folder) + differing(record.get("made_from", {}), self.made_from(*probes))
+
+    def settle(self, *probes: str) -> None:
+        """Make the folder this run's own: `OtherSettings` if it has results of other settings, unless REPLACE is set,
+        which moves the folder to OUT/replaced."""
+        if self.other_settings(*probes):
+            with self._alone():
+                self._settle(*probes)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the run's lock, which is beside its folder. ParamsError if OUT cannot be written."""
+        with _writing(self.folder):
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = hold(self.folder.parent / f".{self.params.MODEL}.lock")
+            lock.__enter__()
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+    @property
+    def sweeps(self) -> Path:
+        """The lock that a sweep holds while it executes the run's notebook."""
+        return self.folder.parent / f".{self.params.MODEL}.sweep.lock"
+
+    def _settle(self, *probes: str) -> None:
+        if not (differences := self.other_settings(*probes)):
+            return
+        aside = self.out / "replaced" / self.dataset / f"{self.params.MODEL}-{time.time_ns() // 10**6}"
+        if not self.params.REPLACE:
+            raise OtherSettings(
+                f"{self.folder} has results of other settings ({'; '.join(differences)}). Set REPLACE (--replace) to "
+                f"move them to {self.out / 'replaced'}, or give another OUT"
+            )
+        if LOG not in os.environ and (process := holder(self.sweeps)):
+            raise ParamsError(
+                f"{process} is executing {self.name} with other settings; stop it first, or give another OUT"
+            )
+        with _writing(self.folder):
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.rename(aside)
+        print(f"{self.folder} had results of other settings ({'; '.join(differences)}); they are now in {aside}")
+
+    def _hash(self, read: str) -> str:
+        """A hash of the texts of this kind; of the Hub's, which only a download shows, of what defines them."""
+        dataset = "gsm8k" if read == "baseline" else self.params.DATASET
+        if self.source == "hub" and not (find_dataset(dataset) or {}).get("FILE"):
+            return f"{dataset_named(dataset).definition} seed {self.params.SEED}"
+        return prompts_hash(getattr(self, read))
+
+    # ---- the texts
+
+    @cached_property
+    def prompts(self) -> list[str]:
+        """The prompts of the run, in order."""
+        return self._load(load_prompts, self.params.DATASET)
+
+    @cached_property
+    def examples(self) -> list:
+        """N_EXAMPLES questions of each level of difficulty; PromptError if the dataset has no levels."""
+        return self._load(load_examples, self.params.DATASET)
+
+    @cached_property
+    def baseline(self) -> list[str]:
+        """The prompts whose mean residual is uninformative: GSM8K's (Csordás et al. 2025, 3.4), on a dataset without a
+        params file the run's own."""
+        if self.params.DATASET == "gsm8k" or not find_dataset(self.params.DATASET):
+            return self.prompts
+        if self.params.SOURCE not in NAMED_SOURCES:
+            raise PromptError("residual_erasure takes its baseline from gsm8k; run this file with DATASET=gsm8k")
+        return self._load(load_prompts, "gsm8k")
+
+    def _load(self, load: Callable[..., list], dataset: str) -> list:
+        source = self.params.SOURCE
+        source = source if source in NAMED_SOURCES else in_project(source)
+        return load(dataset, self.params.N_EXAMPLES, source=source, seed=self.params.SEED)
+
+    def _is_drawn(self) -> bool:
+        return self.params.DATASET in DRAWN and self.params.SOURCE in NAMED_SOURCES
+
+    # ---- the results
+
+    @cached_property
+    def llm(self) -> Any:
+        """The model, loaded on first use: when the first result has to be computed."""
+        from .models.load import load_model
+        from .models.memory import check_fits
+
+        params = self.params
+        source = str(checkpoint_of(params.MODEL_ID) or params.MODEL_ID)
+        source = params.MODEL_ID if params.MODEL_ID in (*TOYS, *WHEELS) else source
+        quantization = None if params.QUANTIZATION == "none" else params.QUANTIZATION
+        how = {"revision": params.REVISION, "dtype": params.DTYPE, "quantization": quantization}
+        how["device_map"] = params.DEVICE_MAP
+        print(f"loading {source}")
+        if not self.on_server and source not in (*TOYS, *WHEELS):
+            check_fits(source, **how)
+        return load_model(source, remote=self.remote, **how)
+
+    def begin(self) -> None:
+        """Print the parameters, settle the folder, and load the model if a result is lacking: what fails for all probes
+        fails here."""
+        print(self.params)
+        self.settle(*self.params.PROBES)
+        if self.lacking:
+            self.llm  # noqa: B018 (is loaded)
+
+    def result(self, probe: str, **changed: object) -> dict | None:
+        """The probe's result, read or computed with the settings of its row in ARTIFACTS; None if PROBES leaves it out
+        and it is not there.
+
+        changed: arguments of the probe that are to be different, such as part="mlp". They are part of the file's name.
+        Raises OtherSettings if the folder has results of other settings and REPLACE is not set, ParamsError for an
+        argument that the probe does not have, and what the model, the prompts, the probe or the disk raise.
+        """
+        from .results.artifacts import load_artifact
+
+        self._check_changed(probe, changed)
+        path = self.path(probe, **changed)
+        if not self.is_done(probe, **changed):
+            if probe not in self.params.PROBES:
+                print(f"{probe}: left out (PROBES = {', '.join(self.params.PROBES)})")
+                return None
+            with self._alone():
+                if not self.is_done(probe, **changed):  # nor did another process compute it meanwhile
+                    self._settle(probe)
+                    return self._computed(probe, path, changed)
+        print(f"{probe}: read from {path}, nothing to compute")
+        return load_artifact(path)
+
+    def _check_changed(self, probe: str, changed: Mapping) -> None:
+        """ParamsError for an argument that may not be changed."""
+        if problem := not_among(ARTIFACTS, "probe", probe):
+            raise ParamsError(problem)
+        if not changed or changed == RANDOM:
+            return
+        import depth_lib as dl
+
+        function = ARTIFACTS[probe].function or probe
+        texts = ("llm", "prompts", "examples", "baseline_prompts", "remote")
+        arguments = [name for name in inspect.signature(getattr(dl, function)).parameters if name not in texts]
+        for name in changed:
+            if name in texts:
+                raise ParamsError(f"{name} is the run's own; for another call dl.{function}(run.llm, …) yourself")
+        if problem := not_among(arguments, f"argument of {probe}", *changed):
+            raise ParamsError(problem)
+
+    def further(self) -> Iterator[tuple[str, dict]]:
+        """Pairs of probe and result of all that is asked beside the papers' five, but for random weights."""
+        for name, (probe, changed) in self.asked.items():
+            if name not in FIVE_PROBES and (result := self.result(probe, **changed)) and changed != RANDOM:
+                yield probe, result
+
+    def depths(self) -> list[str]:
+        """The run's effective depths in words."""
+        from .report.table import depth_lines
+        from .results.study import Study
+
+        return depth_lines(Study(self.out, [self.params.MODEL], [self.dataset]))
+
+    def _computed(self, probe: str, path: Path, changed: Mapping) -> dict:
+        """Compute and write a result."""
+        from .depths import untrained
+        from .remote import journalled
+        from .results.artifacts import load_artifact, save_artifact
+
+        llm = untrained(self.llm) if changed == RANDOM else self.llm  # loading is not the probe's time
+        with journalled(path) as jobs:  # finds a remote job again that outlives this process
+            start = time.perf_counter()
+            result = self._call(probe, llm, changed)
+            seconds = round(time.perf_counter() - start, 3)
+            if self.path(probe, **changed).exists():  # by an earlier version
+                path.unlink()
+            self._note(path, probe)
+            save_artifact(path, result, self._meta(probe, llm, changed) | {"seconds": seconds, "jobs": jobs})
+        print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
+        return load_artifact(path)
+
+    def note(self) -> None:
+        """Write to run.json what is asked."""
+        with self._alone():
+            self._note()
+
+    def _note(self, path: Path | None = None, probe: str = "") -> None:
+        """Write to run.json what is asked, and what the result at this path is made from."""
+        record = {"made_from": {}, "versions": {}} | record_in(self.folder) | {"params": self.params.model_dump()}
+        record.pop(BROKEN, None)
+        if path:
+            record["made_from"] |= self.made_from(probe)
+            record["versions"][path.name] = ARTIFACTS[probe].version
+        with _writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_together({self.folder / RECORD: json.dumps(record, indent=1).encode()})
+
+    def settings(self, probe: str) -> dict:
+        """The arguments of the probe: those of its row in ARTIFACTS, with this run's question and answer."""
+        row = ARTIFACTS[probe]
+        pair = {"question": self.pair.question, "answer": self.pair.answer} if row.of_pair else {}
+        return {**row.settings, **pair}
+
+    def _call(self, probe: str, llm: Any, changed: Mapping) -> dict:
+        """Call the probe's function; layer effects in both modes."""
+        import depth_lib as dl
+
+        row = ARTIFACTS[probe]
+        how = {"remote": self.remote, **self.settings(probe), **(changed if changed != RANDOM else {})}
+        if row.reads:
+            how["baseline_prompts" if row.reads == "baseline" else row.reads] = getattr(self, row.reads)
+        function = getattr(dl, row.function or probe)
+        modes = how.pop("modes", None)
+        if not modes or "mode" in how:
+            return function(llm, **how)
+        return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
+
+    def _meta(self, probe: str, llm: Any, changed: Mapping) -> dict:
+        """The provenance of a result that was just computed."""
+        from .models.bos import begins_with_bos
+        from .models.families import known, remark
+
+        row, record, params = ARTIFACTS[probe], known(llm), self.params
+        meta = self.made_from(probe) | {"settings": self.settings(probe) | dict(changed)}
+        meta |= {"model": params.MODEL, "dataset": self.dataset, "seed": params.SEED, "date": _now()}
+        meta |= {"check": record.checked, "runs": record.running, "blocks": remark(llm)}
+        meta |= {"bos": begins_with_bos(llm.tokenizer), "where": _where(llm, self.remote)}
+        if changed == RANDOM:
+            meta |= {"dtype": "float32", "quantization": "none", "weights": "random"}
+        if self.on_server and record.running:
+            meta["dtype"] = record.running["dtype"]
+        if row.reads:
+            texts = getattr(self, row.reads)
+            meta |= {"n_prompts": len(texts), "prompts_hash": prompts_hash(texts)}
+        return meta
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """ParamsError, with what to do, for what the disk refuses."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or folder
+        raise ParamsError(f"{place}: {error.strerror or error}; free the disk, or give another OUT") from error
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _where(llm: Any, remote: bool | str) -> str:
+    if remote not in (False, "local"):
+        from .remote.server import host_of
+
+        return f"NDIF {host_of(remote)}"
+    import torch
+
+    device = next(llm._module.parameters()).device
+    return f"local {torch.cuda.get_device_name(device) if device.type == 'cuda' else device}"
