@@ -5,6 +5,7 @@ dataset's (params/datasets/<name>.yaml), then the default here: `resolved` (run.
 params files, the command line and make write the same names, KEY = VALUE, and all are checked by `checked`.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -204,14 +205,21 @@ def by_paper(dataset: str) -> tuple[int, str]:
 
 
 def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
-    """A message on the first name that is not allowed, with the nearest that is, or else all; None if all are."""
+    """A message on the first name that is not allowed, with the nearest that is, and all unless they are many; None if
+    all are allowed."""
     allowed = list(allowed)
     for name in names:
         if name not in allowed:
-            near = [one for one in allowed if one == str(name).upper()] or get_close_matches(str(name), allowed, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"use {', '.join(allowed)}"
-            return f"{kind} {name} is not known; {hint}"
+            by_lower_case = {one.lower(): one for one in allowed}
+            near = get_close_matches(str(name).lower(), by_lower_case, n=1)
+            hint = f" did you mean {by_lower_case[near[0]]}?" if near else ""
+            choice = f" use {', '.join(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
+            return f"{kind} {_shown(name)} is not known;{hint}{choice}"
     return None
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def option(name: str) -> str:

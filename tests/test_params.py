@@ -69,14 +69,14 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("MODLE: x", "key MODLE is not known; did you mean MODEL?"),
-        ("dtype: float32", "key dtype is not known; did you mean DTYPE?"),
+        ("MODLE: x", 'key "MODLE" is not known; did you mean MODEL?'),
+        ("dtype: float32", 'key "dtype" is not known; did you mean DTYPE?'),
         ("DTYPE: bf16", "DTYPE is 'bf16': Input should be 'bfloat16', 'float16', 'float32' or 'float64' (what the"),
         ("N_EXAMPLES: ten", "N_EXAMPLES is 'ten': Input should be a valid integer"),
         ("N_EXAMPLES: 0.5", "N_EXAMPLES is 0.5: Input should be a valid integer"),
         ("REMOTE: maybe", "REMOTE is 'maybe': Input should be a valid boolean, unable to interpret input (run on NDIF"),
-        ("TEMPLATE: of a dataset", "key TEMPLATE is not known"),
-        ("1: x", "key 1 is not known"),
+        ("TEMPLATE: of a dataset", 'key "TEMPLATE" is not known'),
+        ("1: x", 'key "1" is not known'),
         ("just words", "cannot be read ("),
         ("MODEL: [", "cannot be read (while parsing"),
         ("MODLE: x\nN_EXAMPLES: 0", "params.yaml: N_EXAMPLES is 0: Input should be greater than or equal to 1"),
