@@ -22,13 +22,18 @@ class Choice(NamedTuple):
 
 
 def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str | Path = "hub") -> list[Choice]:
-    """The first n_examples rows of a dataset with the fields ctx, endings and label, worded as in its prompts.
+    """The first multiple-choice questions of a data set, worded as its prompts.
 
     >>> dl.load_choices("hellaswag", 1, source="embedded")[0].endings[0]
     ' puts the cookies on a tray and opens the oven.'
 
-    source: as for `load_prompts`. With fewer rows than that, all there are and a warning. Raises PromptError as it
-    does, and for a row without these fields.
+    - dataset: one whose rows have the fields ctx, endings and label
+    - n_examples: how many; fewer, with a warning, if there are not as many
+    - source: as for `load_prompts`
+
+    Returns a list of Choice(context, endings, label).
+
+    Raises PromptError for a row without these fields, and as `load_prompts` does.
     Cost: no forward pass.
     """
     check_count("n_examples", n_examples)

@@ -30,16 +30,21 @@ class Example(NamedTuple):
 
 
 def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub", seed: int = 42) -> list[Example]:
-    """n_per_level examples of each level, easy levels first (Csordás et al. 2025, section 4).
+    """Questions with answers, by level of difficulty, easy levels first.
 
     >>> dl.load_examples("sums", 1)[0]
     Example(level=2, question='1 + 0 = ', answer='1', within=False)
 
-    dataset: "mquake" (level: hops, 2–4), "math" (level as printed, 1–5), "sums" (terms, 2–6; drawn with `seed`, each
-    once), or the name of a file params/datasets/<name>.yaml with LEVEL. All rows that have a level are
-    shuffled by random.Random(seed), and the first of each level are taken; if there are fewer, all of them, with a
-    warning.
-    source: as for `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
+    - dataset: "mquake" (level: hops, 2 to 4), "math" (1 to 5), "sums" (terms, 2 to 6, drawn), or a file
+      params/datasets/<name>.yaml with LEVEL
+    - n_per_level: how many of each level; fewer, with a warning, if there are not as many
+    - source: as for `load_prompts`
+    - seed: of the shuffle, and of sums
+
+    Returns a list of Example(level, question, answer, within).
+
+    Raises PromptError for a data set without levels, and as `load_prompts` does.
+    Source: Csordás et al. 2025, section 4.
     Cost: no forward pass.
     """
     kind = dataset_named(dataset)
