@@ -33,17 +33,20 @@ def run(
     numbers: list[int] | None = None,
     **named: object,
 ) -> dict:
-    """probe(llm, *args, **named) in one session; returns its dict of tensors on the CPU.
+    """The dict of tensors that probe(llm, *args, **named) returns in one session, on the CPU.
 
-    remote: False (this machine), True (NDIF), "local" (serialised and run here, to try a remote run) or a host's URL.
-    over: the name of the argument, a list, whose items the results are stacked over. If it is "layers", a server does
-    DEPTH_LIB_LAYERS_PER_JOB of them in a job (default: all). If it is any other, they are prompts, of which this
-    machine does one at a time, so that a progress bar can move, and a server DEPTH_LIB_PROMPTS_PER_JOB in a job
-    (default: PROMPT_BLOCKS_PER_JOB / blocks). numbers: what errors call the items (default: by their places). A probe
-    with a parameter `tick` is given on this machine a function that moves the bar. Each job is journalled: an
-    interrupted run, called again, repeats at most one. Raises ValueError for results that are not finite (if over is
-    given), depth_lib.remote.RemoteError and its kinds, and ArchitectureError if the server's model does not satisfy the
-    probes' identities (part of the first job).
+    - remote: False, True (NDIF), "local" (serialised and run here) or a URL
+    - over: the name of a list among the arguments; results are stacked over its items. "layers" are sent to a server
+      DEPTH_LIB_LAYERS_PER_JOB at a time (default: all). All others are prompts: one at a time here, and
+      DEPTH_LIB_PROMPTS_PER_JOB on a server (default: PROMPT_BLOCKS_PER_JOB / blocks)
+    - numbers: the items' numbers in error messages
+    - label: the text of the progress bar
+
+    A probe with a parameter `tick` gets a function that moves the bar. Jobs are journalled: an interrupted run
+    repeats at most one.
+
+    Raises ValueError for results that are not finite, RemoteError, and ArchitectureError if the server's model
+    fails its check.
     """
     arguments = dict(inspect.signature(partial(probe, llm)).bind(*args, **named).arguments)
     label = label or _name(probe)
@@ -73,7 +76,7 @@ def _name(probe):
 
 
 def _run_locally(llm, probe, arguments, over, remote, label):
-    """What the probe returns here: a list, of all items of `over` together or of each prompt."""
+    """The probe's results here: a list, for all items of `over` or for each prompt."""
     check_same(llm, _name(probe), [value for name, value in arguments.items() if name != "arch"])
     with ONE_AT_A_TIME, torch.inference_mode(False), contextlib.ExitStack() as bar:
         parts = [arguments]
@@ -92,7 +95,7 @@ def _run_locally(llm, probe, arguments, over, remote, label):
 
 
 def _run_as_jobs(llm, probe, arguments, over, remote, label):
-    """What the probe returns on a server: a list, of each part of the items, a journalled job each."""
+    """The probe's results on a server: a list, one journalled job for each part of the items."""
     parts = [arguments]
     if over:
         kind, default = "LAYERS", len(arguments[over])
@@ -143,8 +146,10 @@ def _accept(llm, probe, arguments, over, done):
 
 
 def _where_the_model_is(llm, check, probe, arguments):
-    """What travels: the probe's result and a description of the model that computed it. check: None, or a function and
-    its arguments that is called first: the probe takes no shortcut that it finds not to work."""
+    """The probe's result and a description of the running model. Travels.
+
+    check: None, or a function and its arguments to call first; shortcuts that it finds not to work are not taken.
+    """
     done = {}
     if check:
         identities, of_sentence = check
@@ -156,7 +161,7 @@ def _where_the_model_is(llm, check, probe, arguments):
 
 
 def _concatenated(results):
-    """The results of a call's parts as one: tensors along their first axis, and lists."""
+    """The results of all parts as one: tensors along their first axis, and lists."""
     if len(results) == 1:
         return results[0]
     parts = {key: [result[key] for result in results] for key in results[0]}
@@ -164,13 +169,13 @@ def _concatenated(results):
 
 
 def _cut(arguments, over, size):
-    """The arguments as one dict for each part, of `size` items of the argument `over`."""
+    """The arguments for each part, of `size` items of the argument `over`."""
     items = arguments[over]
     return [arguments | {over: items[start : start + size]} for start in range(0, len(items), size)]
 
 
 def _not_finite(result, arguments, over, numbers=None):
-    """Where the first number is that is NaN or infinite; None if all are finite."""
+    """The place of the first NaN or infinity; None if all numbers are finite."""
     for key, value in result.items():
         if torch.is_tensor(value) and not value.isfinite().all():
             first, *rest = (~value.isfinite()).nonzero()[0].tolist()
@@ -188,15 +193,21 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     >>> dl.check_model(llm)["tolerance"]
     1e-05
 
-    Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token (relative to what the block adds, without what
-    rounding explains). Identity 2: lens(h_L) = the model's own logits (relative to the largest). Further that a depends
-    on earlier tokens and m does not, but through a in sequential blocks; and of the ways to compute less (a pass that
-    starts at a block, rows that join) those that work: a warning names the others.
+    Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token. Identity 2: lens(h_L) = the model's own logits.
+    Errors are relative to what the block adds, or to the largest logit, without what rounding explains.
 
-    Returns {"identity_1", "identity_2": the largest errors, "tolerance": of identity 1}: 1e-5, or a quarter of the
-    rounding unit of a narrower dtype. Raises ArchitectureError naming what failed, by how much and where, and on a
-    server RemoteError and its kinds.
-    Cost: two forward passes of a few rows of 4 tokens, once per model.
+    - llm: from `load_model`
+    - remote: True for NDIF, or the address of a server
+
+    Returns a dict:
+
+    - identity_1, identity_2: the largest errors
+    - tolerance: of identity 1: 1e-5, or a quarter of the rounding unit of a narrower dtype
+
+    It also checks that a depends on earlier tokens and m does not, and warns if a faster way does not work.
+
+    Raises ArchitectureError, with what failed, by how much and where.
+    Cost: two forward passes of a few rows of 4 tokens.
     """
     if checked := known(llm).checked:
         return checked

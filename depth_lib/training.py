@@ -86,6 +86,10 @@ class DepthLog:
         """One row per measurement.
 
         - step
+        - loss: of the prompts, nats per token
+        - cosine, kl, overlap: the ratios (layer + 1) / L; NaN if there is no depth
+        - largest_kl: nats
+        - reason: why a depth is missing, or ""
         - kl_0, kl_1, …: the lens's KL divergence at each layer
         """
         kl = [{f"kl_{l}": value for l, value in enumerate(of_layers)} for of_layers in self._kl]

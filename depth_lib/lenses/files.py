@@ -167,7 +167,10 @@ def unembedding_hash(llm: TransformersModel) -> str | None:
 
 
 def translators(llm: TransformersModel, lens: Any, remote: bool | str) -> dict[str, torch.Tensor] | None:
-    """`A` and `b` of a lens or its file, None without one. LensError for another model's, or one too large to send."""
+    """`A` and `b` of a lens or its file; None without one.
+
+    Raises LensError for a different model's lens, or one that is too large to send.
+    """
     if lens is None:
         return None
     lens = load_lens(lens) if isinstance(lens, str | Path) else lens

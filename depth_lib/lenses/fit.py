@@ -36,37 +36,39 @@ def fit_lens(
     method: str | None = None,
     budget: int | None = None,
 ) -> Lens:
-    """A translation of every h_l into the last layer's coordinates, for `logit_lens(…, lens=)`.
+    """A map of every h_l to the last layer's coordinates, for `logit_lens(…, lens=)`.
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.fit_lens(llm, texts, kind="ridge")["A"].shape
     ridge lens, text 2 of 3 ...
     torch.Size([4, 128, 128])
 
-    kind "jacobian": A_l = mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, b = 0; V: all tokens
-    but the first 16 and the last. About 100 texts suffice, published lenses have up to 1,000. Load the model in
-    float32. "ridge": A_l, b_l = argmin Σ_tokens ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l − 1‖², the λ that is best on
-    every tenth text; the first token is left out, an outlier of 100 × the others' norm. It minimises the error of h_L,
-    not the KL.
+    "jacobian": A_l is the mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, and b = 0. V leaves
+    out the first 16 tokens and the last. "ridge": A_l, b_l minimise Σ ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l −
+    1‖² over all tokens but the first, with the λ that is best on every tenth text.
 
-    texts: strings, of which the first 128 tokens are used; those of under 18 (ridge: 2) are left out with a warning.
-    path: a `.pt` file, written whole or not at all, which `load_lens` reads, and TransformerLens (its matrices); every
-    half minute (of wide models more rarely) `<path>.fit` has what is done, so that an interrupted call, made again,
-    goes on at the next text.
-    method, of Jacobians: "gradients", or "increments", central differences by forward passes alone; None: gradients
-    here, on a server where the key has NDIF's tag "trusted". budget: tokens in one pass (default: what the device is
-    fast with).
-    After 1, 2, 4, 8 … texts (a ridge: once tokens outnumber features) the change of the lens is printed.
+    - llm: from `load_model`, in float32
+    - texts: list of strings; the first 128 tokens of each are used, and texts under 18 tokens (ridge: 2) are left
+      out
+    - kind: "jacobian" or "ridge"
+    - path: a `.pt` file to write; if interrupted, repeat the call to resume
+    - method: of Jacobians, "gradients" or "increments" (forward passes only; wrong for mixtures of experts)
+    - remote: True for NDIF, or the address of a server
+    - budget: tokens per forward pass
 
-    Returns `A` [L, d, d], `b` [L, d] float32, `kind` and `unembedding`, a hash. LensError for an unknown kind, if no
-    text is long enough (ridge: two), or for numbers that are not finite.
-    Cost of a text of T tokens: gradients 2 passes and d backward passes; increments 2 d L rows, each from its block on;
-    ridge 1 pass. Memory: 4 L d² bytes (SmolLM2-135M: 40 MB) five times, with gradients also a batch's activations;
-    ridge 32 L d² bytes (320 MB).
-    A server sends the same 4 L d² bytes a text; in NDIF's sandbox increments also move 4 d L T d values across its
-    socket: practical for toys only.
-    Sources: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace), the estimator of their reference code; ridge:
-    Belrose et al. 2023 (arXiv 2303.08112) in closed form.
+    Returns a Lens:
+
+    - A [L, d, d], b [L, d]: float32
+    - kind: as given
+    - unembedding: a hash of the model's unembedding
+
+    The change of the lens is printed after 1, 2, 4, 8 … texts. A usable Jacobian lens takes about 100 texts.
+
+    Raises LensError for an unknown kind, if no text is long enough, or for numbers that are not finite.
+    Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); ridge: Belrose et al. 2023 (arXiv
+    2303.08112).
+    Cost: per text, jacobian 2 passes and d backward passes, ridge 1 pass. Memory: 20 L d² bytes, ridge 32 L d²
+    bytes.
     """
     if problem := not_among(("jacobian", "ridge"), "kind", kind):
         raise LensError(problem)
@@ -111,7 +113,7 @@ def fit_lens(
 
 
 def _model(llm):
-    """What tells a model from another: the sum of each weight, or its name where the weights are on a server."""
+    """An identity of the model: the sum of each weight, or its name if the weights are on a server."""
     sums = [
         None if weight.is_meta else weight.detach().sum(dtype=torch.float64).item()
         for weight in llm._module.parameters()
@@ -120,8 +122,10 @@ def _model(llm):
 
 
 def _with_text(sums, llm, ids, n, method, budget, remote):
-    """The sums with text n: of Jacobians [L, d, d], or for the ridge of moments of (h_l, 1) and h_L, to fit with or,
-    every tenth, to choose λ [2, L, 1, d + 1, 2 d + 1]."""
+    """The sums with text n: Jacobians [L, d, d], or moments of (h_l, 1) and h_L for the ridge.
+
+    The ridge's moments [2, L, 1, d + 1, 2 d + 1] are for fitting and, for every tenth text, for choosing λ.
+    """
     arch = verified_arch(llm)
     if method:
         A = run(measure_jacobian, llm, arch, ids, budget, method, remote=remote, label=f"text {n}")["A"]
@@ -135,8 +139,7 @@ def _with_text(sums, llm, ids, n, method, budget, remote):
 
 
 def _lens(done):
-    """A and b of the texts that are done: of the ridge with the best λ, where A − 1 and b, of h_L − h_l, are solved
-    for."""
+    """A and b from the texts so far; for the ridge with the best λ."""
     sums = done["sums"]
     if done["kind"] == "jacobian":
         return {"A": sums / done["n_done"], "b": torch.zeros(sums.shape[:2], dtype=torch.float32)}

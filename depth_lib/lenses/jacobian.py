@@ -19,15 +19,16 @@ SKIPPED = 16  # first tokens, which models use as attention sinks
 
 
 def measure_jacobian(llm, arch, ids, budget=None, method="gradients", tick=None):
-    """`A` [L, d, d], float32: A_l = (1 / |V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t} of one text.
+    """A [L, d, d], float32: A_l = (1 / |V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t} of one text.
 
-    "gradients": row j of all A_l is one gradient, of Σ_{t'} h_{L,t'}[j]. Cost: one forward pass of a batch of rows,
-    which is kept, and d backward rows. "increments", where no gradient comes back: column i of A_l is Σ_{t'} (h_L' of
-    h_l + ε e_i − that of h_l − ε e_i) / 2 ε |V|, with all t ∈ V moved at once. ε is the root mean square of h_l there
-    times the cube root of the dtype's rounding unit: the error of rounding falls as 1 / ε, that of curvature grows as
-    ε². Cost: 2 d rows for each l, through blocks l..L−1.
+    Gradients: row j of all A_l is one gradient, of Σ_{t'} h_{L,t'}[j]. Cost: one forward pass of a batch of rows,
+    which is kept, and d backward rows. Increments: column i of A_l is a central difference of Σ_{t'} h_L by h_l ± ε
+    e_i at all t ∈ V. ε is the root mean square of h_l times the cube root of the rounding unit. Cost: 2 d rows for
+    each l, through blocks l..L − 1.
 
-    ids: its T ≥ 18 token ids; budget: tokens in one call, or None; tick(share): told what is done.
+    - ids: T ≥ 18 token ids
+    - budget: tokens per call, or None
+    - tick(share): called with the share of work done
     """
     of_text = _by_gradients if method == "gradients" else _by_increments
     with torch.set_grad_enabled(method == "gradients"):

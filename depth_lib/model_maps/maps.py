@@ -24,26 +24,32 @@ def linear_maps(
     texts: Sequence[str] | str | Path,
     what: str = "residual",
 ) -> dict[str, torch.Tensor]:
-    """How well each layer of `target` is an affine function of each layer of `source`, a model with the same tokenizer.
+    """How well each layer of one model is predicted, linearly, from each layer of another with the same tokenizer.
 
     >>> maps = dl.linear_maps("toy-4l", "toy-4l", dl.load_prompts("gsm8k", 12, source="embedded"))
     >>> maps["best"].tolist()
     [0.0, 1.0, 2.0, 3.0, 4.0]
 
-    relative[m, l] = mean over held-out tokens of ‖W x + b − h_l‖ / max(‖h_l‖, 1e-6), x = h_m of the source, with the W
-    and b of each pair in closed form: least squares of this relative error with a ridge (see regression.py).
+    relative[m, l] = mean over held-out tokens of ‖W x + b − h_l‖ / max(‖h_l‖, 1e-6), where x = h_m of the source. W
+    and b minimise this error with a ridge, in closed form.
 
-    source, target: models of load_model, or names, whose weights are here. texts: strings, or what read_texts takes; a
-    tenth of the tokens tests the maps, and a tenth chooses the ridge: whole texts, and tokens whose prefix was fitted
-    on are not tested. what: "residual" (h_0..h_L) or "contribution" (c_0..c_{L−1}).
+    - source, target: models from `load_model`, or names; their weights must be here
+    - texts: list of strings, or a file; a tenth of the tokens tests the maps, and a tenth chooses the ridge
+    - what: "residual" (h_0..h_L) or "contribution" (c_0..c_{L−1})
 
-    Returns float32 `relative` [M, N]; `relative_mean` [N], the error of predicting the mean; `best` [N], the source
-    layer that predicts each target layer best; `strength` [M, N], the ridge in units of the mean eigenvalue of XᵀWX;
-    `relative_sums` [P, M, N], `mean_sums` [P, N] and `n_tokens` [P] of every tested sequence; `n_fit_tokens`. Raises
-    TextError (tokenizers that differ, fewer than 4 d tokens), ValueError for states that are not finite.
-    Source: Csordás et al. 2025 (arXiv 2505.13898), Figure 8, who train each map for 10,000 steps.
-    Cost: a reading of the texts by both models, and M N factorisations of d × d; 2 M N (d + 1) (2 d + 1) doubles are
-    held.
+    Returns float32, for M source and N target layers:
+
+    - relative [M, N]: the error
+    - relative_mean [N]: the error of predicting the mean
+    - best [N]: the source layer that predicts each target layer best
+    - strength [M, N]: the ridge, in units of the mean eigenvalue of XᵀX
+    - relative_sums [P, M, N], mean_sums [P, N], n_tokens [P]: sums over the tokens of each tested sequence
+    - n_fit_tokens: how many tokens the maps were fitted on
+
+    Raises TextError for tokenizers that differ or fewer than 4 d tokens, and ValueError for states that are not
+    finite.
+    Source: Csordás et al. 2025, Figure 8.
+    Cost: each model reads the texts once, and M N systems of d equations are solved.
     """
     if problem := not_among(("residual", "contribution"), "what", what):
         raise ValueError(problem)

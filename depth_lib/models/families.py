@@ -154,7 +154,7 @@ def _spelled(path):
 
 
 def describe(llm: TransformersModel) -> Arch:
-    """What probes need to know about `llm`: its architecture, and its config's rotary frequencies."""
+    """The facts about `llm` that probes need: its architecture, and its config's rotary frequencies."""
     found, ropes = known(llm).found, _rope_types(llm.config.get_text_config())
     return Arch(
         n_layers=len(llm.blocks),

@@ -34,7 +34,8 @@ def remove_blocks(llm: TransformersModel, s: Any, n: int = 1) -> TransformersMod
     Returns a model for every probe and for `dl.save_model`. `model._module` is the transformers model, for
     `generate`. If its config cannot say which blocks were kept, a warning says so and saving is refused.
 
-    Raises ValueError if there are no such blocks, if none is left, or if the model is spread over several devices.
+    Raises ValueError for blocks that the model does not have, if none is left, or if it is spread over several
+    devices.
     Cost: no weight is copied; a few passes of 4 to 8 tokens.
     """
     known(llm)
@@ -54,7 +55,7 @@ def stretch_of(removed: Any) -> tuple[int, int]:
 
 
 def order_without(s: int, n: int, n_layers: int) -> list[int]:
-    """The blocks except s..s + n − 1; ValueError if there are no such blocks, or no others."""
+    """The blocks except s..s + n − 1. Raises ValueError if the model does not have them, or has only them."""
     for name, value in (("s", s), ("n", n)):
         if type(value) is not int:
             raise ValueError(f"{name} is {value!r}; give a whole number: dl.remove_blocks(llm, s, n).")
@@ -144,7 +145,7 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     - llm: a model, such as one of `dl.remove_blocks`
     - folder: where; it may not be an existing file
 
-    Raises ModelError for adapters that are not merged, and a model that would compute something else when loaded.
+    Raises ModelError for a model that would compute something else when it is loaded again.
     Cost: writes the weights.
     """
     _with_weights(llm)

@@ -25,24 +25,32 @@ from ..session import run
 def answer_lens(
     llm: TransformersModel, question: str, answer: str, lens: Lens | str | None = None, remote: bool | str = False
 ) -> Result:
-    """What each layer would answer: of each token of the answer its log-probability and rank, and the likeliest five.
+    """The rank and log-probability of each token of the answer at every layer, and the five most likely tokens there.
 
     >>> llm = dl.load_model("toy-4l")
     >>> dl.answer_lens(llm, "5 + 7 = ", "12")["answer_ranks"].shape
     torch.Size([5, 2])
 
-    At the token before, z_l = lens(A_l h_l + b_l), `answer_log_probs` = log softmax(z_l)[token] in nats, and
-    `answer_ranks` = 1 + how many of z_l exceed z_l[token], `answer_kl` = KL(softmax(z_l) ‖ the model's output) in nats.
+    At the position before each token, z_l = lens(A_l h_l + b_l). answer_log_probs = log softmax(z_l)[token], and
+    answer_ranks = 1 + the number of entries of z_l above z_l[token].
 
-    question, answer: strings, tokenised together; lens: of `load_lens` or `fit_lens`, or its file (default: the logit
-    lens, A = 1, b = 0). Returns float32 `answer_log_probs`, `answer_ranks`, `answer_kl` [L + 1, A] (row l reads h_l,
-    what enters block l; row L is the model's own output), `answer_top`, the ids of the five likeliest tokens [L + 1, A,
-    5], likeliest first, `top_tokens`, their texts, and `tokens`, the answer's A strings. Give a text's first word as
-    the question and the rest as the answer to read what each layer says at every token. Raises ValueError if the answer
-    has no token of its own; LensError for a lens of another model, or one that is too large to send: half a GiB, 4 L d
-    (d + 1) bytes a job.
-    Cost: one pass, and L + 2 unembeddings of A tokens. Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv
-    2510.18871): early guesses are frequent words.
+    - llm: from `load_model`
+    - question, answer: strings, tokenised together; for a whole text, give its first word and the rest
+    - lens: from `load_lens` or `fit_lens`, or its path; by default the logit lens
+    - remote: True for NDIF, or the address of a server
+
+    Returns, with row l for the input of block l and row L for the output:
+
+    - answer_log_probs [L + 1, A]: nats
+    - answer_ranks [L + 1, A]: 1 is the most likely
+    - answer_kl [L + 1, A]: KL(softmax(z_l) ‖ output), nats
+    - answer_top [L + 1, A, 5]: ids of the five most likely tokens; `top_tokens` has their texts
+    - tokens: A strings
+
+    Raises ValueError if the answer has no token of its own, and LensError for a lens of a different model, or one
+    above half a GiB on a server.
+    Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv 2510.18871).
+    Cost: one pass, and L + 2 unembeddings of A tokens.
     """
     arch, (ids, positions, tokens) = verified_arch(llm), answer_span(llm, question, answer)
     result = run(measure_answer_lens, llm, arch, ids, positions, translators(llm, lens, remote), remote=remote)
@@ -53,11 +61,14 @@ def answer_lens(
 
 
 def measure_answer_lens(llm, arch, ids, answer, lens=None):
-    """`answer_log_probs` and `answer_ranks` [L + 1, A] of the answer's true tokens at each h_l, `answer_kl` [L + 1, A]
-    from the model's own output, which is row L, and `answer_top`, the ids of the five likeliest tokens [L + 1, A, 5],
-    most likely first.
+    """The answer's tokens under the lens at every layer.
 
-    ids: the T token ids of question and answer; answer: the places of the answer's A tokens; lens: as for `logit_lens`.
+    - answer_log_probs, answer_ranks [L + 1, A]: of the answer's tokens at each h_l
+    - answer_kl [L + 1, A]: from the model's output, which is row L
+    - answer_top [L + 1, A, 5]: ids of the five most likely tokens
+
+    ids: the T token ids of question and answer. answer: the places of the answer's A tokens. lens: as for
+    `logit_lens`.
     """
     predicting = [place - 1 for place in answer]
     with torch.no_grad():

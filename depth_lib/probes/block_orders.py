@@ -32,7 +32,7 @@ def block_orders(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """What it costs to run the blocks in another order: some repeated, exchanged, reversed or removed.
+    """The cost of running the blocks in a different order: repeated, swapped, reversed or removed.
 
     >>> llm = dl.load_model("toy-4l")
     >>> prompts = dl.load_prompts("gsm8k", 2, source="embedded")
@@ -40,20 +40,27 @@ def block_orders(
     >>> result["order_loss"]  # nats per token
     tensor([0.0000, 0.6892, 0.1977])
 
-    An order is a list of block numbers, run one after the other on the residual stream; numbers may repeat or be
-    absent. A block keeps its own mask and positions wherever it stands.
+    An order is a list of block numbers, run one after the other. Numbers may repeat or be absent. A block keeps its
+    own mask and positions.
 
-    prompts: list of strings. orders: a list of K orders, such as `dl.repeats(L, sizes)`, `dl.swaps(L)`,
-    `dl.reversals(L, sizes)` and `dl.removals(L, sizes)` make, or names of these, of which sizes are 1, 2, 4 … up to
-    half of the blocks. remote, budget: as for `layer_effects`. Returns float32 means over tokens, then prompts, [K]:
-    `order_loss`, the rise of −log p(next token) in nats, below 0 where the order predicts better; `order_kl` =
-    KL(y ‖ ȳ) in nats; `order_top1`, the fraction of tokens whose top token stays; each also per prompt,
-    `<key>_by_prompt` [P, K]; `orders` [K, longest], each followed by −1; and `n_layers` [1].
+    - llm: from `load_model`
+    - prompts: list of strings
+    - orders: a list of K orders, such as `dl.orders` makes, or names of its kinds
+    - remote: True for NDIF, or the address of a server
+    - budget: tokens per forward pass
 
-    Cost: one pass for each ascending stretch of an order, from the block where it begins (removals and repeats: one;
-    swaps: two; a reversal of n blocks: n), many orders in a batch; their outputs at all tokens. Raises ValueError for
-    an order that is empty or has other numbers than 0..L − 1, and for a prompt without tokens.
-    Sources: Lad et al. 2024 (arXiv 2406.19384), Sun et al. 2024 (2407.09298).
+    Returns float32 means over tokens, then prompts:
+
+    - order_loss [K]: rise of −log p(next token), nats; negative if the order predicts better
+    - order_kl [K]: KL(y ‖ ȳ), nats
+    - order_top1 [K]: share of tokens whose top token stays
+    - <key>_by_prompt [P, K]: each per prompt
+    - orders [K, longest]: the orders, padded with −1
+    - n_layers [1]: L
+
+    Raises ValueError for an order that is empty or has numbers outside 0..L − 1, and for a prompt without tokens.
+    Source: Lad et al. 2024 (arXiv 2406.19384); Sun et al. 2024 (2407.09298).
+    Cost: one pass for each ascending stretch of an order, from the block where it begins.
     """
     arch, ids = arch_to_change(llm), tokenize(llm, prompts)
     wanted = _orders(orders, arch.n_layers)

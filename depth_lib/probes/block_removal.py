@@ -34,29 +34,36 @@ def block_removal(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """What it costs to remove n consecutive blocks, or the attention or MLP of several blocks.
+    """The cost of removing n consecutive blocks, or the attention or MLP of several blocks.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> result = dl.block_removal(llm, prompts, sizes=[1, 2])
     >>> result["removal_loss"].shape, result["removal_loss_by_prompt"].shape
     (torch.Size([2, 4]), torch.Size([3, 2, 4]))
 
-    Blocks s..s + n − 1 are removed for every s and every n of `sizes`: a list; "doubling", 1, 2, 4 … up to half of the
-    blocks; "refined", these and then, by halving, those between the most that cost at most 0.05 nats and the next;
-    or "all", 1..L − 1. With part "attention" or "mlp" this part is removed from one block, and then from
-    several: in ascending order of the loss that removing one causes, each time from one more.
+    - llm: from `load_model`
+    - prompts: list of strings
+    - sizes: a list of n; "doubling" (1, 2, 4 … up to half of the blocks); "refined" (these, and those between where
+      the answer for 0.05 nats lies); or "all". Blocks s..s + n − 1 are removed for every s
+    - part: "layer", or "attention" or "mlp": removed from one block, then from more, cheapest first
+    - remote: True for NDIF, or the address of a server
+    - budget: tokens per forward pass
 
-    prompts: list of strings; remote, budget: as for `layer_effects`. Returns float32 means over tokens, then prompts:
-    `removal_loss`, the rise of −log p(next token) in nats; `removal_kl` = KL(y ‖ ȳ) in nats; `removal_top1`, the
-    fraction of tokens whose top token stays: [N, L] over n and s, NaN where s + n > L; `removal_sizes` [N]; and from
-    one clean pass `angular_distance` [N, L], arccos(cos(h_s, h_{s+n})) / π of the last token, and `block_influence`
-    [L], 1 − cos(h_l, h_{l+1}). Of a part `removal_order` [L], and the three measures after each removal [L]. Each also
-    per prompt, `<key>_by_prompt` [P, …]. Raises ValueError for a size that is not in 1..L − 1, an unknown part, a part
-    of a model that is read block by block, or a prompt without tokens.
-    Sources: Men et al. 2024 (ShortGPT, arXiv 2403.03853), Gromov et al. 2024 (2403.17887), He et al. 2024 (LLM-Drop,
+    Returns float32 means over tokens, then prompts:
+
+    - removal_loss [N, L]: rise of −log p(next token), nats, over n and s; NaN where s + n > L
+    - removal_kl [N, L]: KL(y ‖ ȳ), nats
+    - removal_top1 [N, L]: share of tokens whose top token stays
+    - removal_sizes [N]: the sizes n
+    - angular_distance [N, L]: arccos(cos(h_s, h_{s+n})) / π at the last token
+    - block_influence [L]: 1 − cos(h_l, h_{l+1})
+    - removal_order [L]: of a part, the order of removal; the measures are then [L]
+    - <key>_by_prompt [P, …]: each per prompt
+
+    Raises ValueError for a size outside 1..L − 1, an unknown part, or a prompt without tokens.
+    Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
-    Cost: per prompt a forward pass and a row of later blocks for each n and s, about L / 2 passes for each n; the
-    residuals of one prompt are held.
+    Cost: per prompt one forward pass, and about L / 2 for each n.
     """
     arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
     n_layers = arch.n_layers
@@ -107,12 +114,15 @@ def _between(loss_by_prompt, tried, n_layers):
 
 
 def measure_block_removal(llm, arch, prompts, removed, part, budget):
-    """Remove some blocks, or attention or MLP of them (`part`), and measure the change of the output at all tokens.
+    """Remove some blocks, or their attention or MLP (`part`), and measure the change of the output at all tokens.
 
-    prompts: token ids, one list per prompt; removed: R lists of blocks, whole ones consecutive; budget: tokens in one
-    forward pass, or None. Returns `loss` [P, R] (mean over the predicting tokens), `kl` and `top1` [P, R] (over all),
-    `angular` [P, L + 1, L + 1], arccos(cos(h_l, h_k)) / π of the last token, and `influence` [P, L], the mean of
-    1 − cos(h_l, h_{l+1}).
+    prompts: token ids, one list per prompt. removed: R lists of blocks, whole ones consecutive. budget: tokens per
+    pass.
+
+    - loss [P, R]: mean over the predicting tokens
+    - kl, top1 [P, R]: means over all tokens
+    - angular [P, L + 1, L + 1]: arccos(cos(h_l, h_k)) / π of the last token
+    - influence [P, L]: mean of 1 − cos(h_l, h_{l+1})
     """
     results = [_of_prompt(llm, arch, ids, removed, part, budget) for ids in prompts]
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}

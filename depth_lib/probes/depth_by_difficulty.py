@@ -22,28 +22,32 @@ from .layer_effects import measure_layer_effects
 def depth_by_difficulty(
     llm: TransformersModel, examples: Sequence[Example], remote: bool | str = False, budget: int | None = None
 ) -> Result:
-    """What skipping block s before the answer does to later blocks and to the output, for questions of each level.
+    """The effect of skipping block s before the answer on later blocks and on the output, by level of difficulty.
 
     >>> llm = dl.load_model("toy-4l")
     >>> result = dl.depth_by_difficulty(llm, dl.load_examples("sums", 2))
     >>> result["levels"].tolist(), result["mean_layer_effect"].shape
     ([2.0, 3.0, 4.0, 5.0, 6.0], torch.Size([5, 4, 4]))
 
-    D[s, l] = max over tokens i ≥ t of ‖c_l − c̄_l‖ / ‖c_l‖ when block s passes tokens 1..t−1 on unchanged, and
-    o[s] = max ‖y − ȳ‖₂ over the same tokens. t is the token that predicts the answer's first one or, for an example
-    that is measured `within` its answer of A tokens, the answer's start plus each of the first 4 of
-    range(0, A − 4, 4), shuffled by one Random(123) for all examples (its start where there is none): maxima over t.
+    As `layer_effects`, with t the token that predicts the answer's first one. For an example with `within`, t also
+    takes up to 4 positions inside the answer, drawn with seed 123, and effects are maxima over t.
 
-    examples: from `load_examples`, or a list of Example(level, question, answer); budget: tokens in one forward pass
-    (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32, for E examples, `layer_effect`
-    [E, L, L] (skipped, affected), `output_effect` [E, L] and `level` [E]; for the K different `levels` [K] the mean and
-    the maximum over their examples, `mean_layer_effect`, `max_layer_effect` [K, L, L], `mean_output_effect`,
-    `max_output_effect` [K, L]. In half precision or with quantised weights also `layer_effect_rounding_floor` and
-    `output_effect_rounding_floor` [E], as for `layer_effects`. Raises ValueError if there are no examples,
-    or if one is not (level, question, answer), has no answer, or no token between the first and t.
-    `effective_depth.difficulty.depth_scores` makes one number per level.
+    - llm: from `load_model`
+    - examples: from `load_examples`, or a list of Example(level, question, answer)
+    - remote: True for NDIF, or the address of a server
+    - budget: tokens per forward pass
+
+    Returns float32, for E examples of K levels:
+
+    - layer_effect [E, L, L], output_effect [E, L], level [E]: per example
+    - levels [K]: the levels
+    - mean_layer_effect, max_layer_effect [K, L, L]: over the examples of a level
+    - mean_output_effect, max_output_effect [K, L]: the same for the output
+    - layer_effect_rounding_floor, output_effect_rounding_floor [E]: in half precision, or with quantised weights
+
+    Raises ValueError without examples, or for one without an answer or without a token between the first and t.
     Source: Csordás et al. 2025, Figure 7.
-    Cost: as `layer_effects` for one position per example, up to four `within` an answer.
+    Cost: as `layer_effects` for one position per example, up to four with `within`.
     """
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:

@@ -25,18 +25,28 @@ def future_erasure(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """Up to which block any later prediction depends on a token's residual, or on those of all tokens before it.
+    """Up to which block any later prediction depends on a token's residual stream, or on those of all earlier tokens.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.future_erasure(llm, "5 + 7 = ", "12", prompts)["past_erasure"].shape
     torch.Size([5, 10])
 
-    future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ when h_l[t] is replaced by u_l, the mean of h_l over all
-    tokens of the baseline prompts; past_erasure[l, t] = max over i ≥ t when h_l is replaced at tokens 1..t−1 together.
+    future_erasure[l, t] = max ‖y[i] − ȳ[i]‖₂ over i > t, when h_l[t] is replaced by u_l as in `residual_erasure`.
+    past_erasure[l, t] replaces tokens 1..t − 1 together, and takes the maximum over i ≥ t.
 
-    question, answer: strings, tokenised together; others as for `residual_erasure`. Returns float32 `future_erasure`
-    and `past_erasure` [L + 1, T] (row 0: embeddings, row l: output of block l − 1; 0 where nothing is erased or nothing
-    follows), their rounding floors as `residual_erasure`, and `tokens`, T strings. Errors: as `residual_erasure`.
+    - llm: from `load_model`
+    - question, answer: strings, tokenised together
+    - baseline_prompts: list of strings
+    - remote: True for NDIF, or the address of a server
+    - budget: tokens per forward pass
+
+    Returns:
+
+    - future_erasure, past_erasure [L + 1, T]: effects; 0 where nothing is erased or nothing follows
+    - <key>_rounding_floor [L + 1]: as for `residual_erasure`
+    - tokens: T strings
+
+    Raises ValueError as `residual_erasure` does.
     Source: Csordás et al. 2025, section 3.4.
     Cost: twice that of `residual_erasure`.
     """
@@ -46,13 +56,13 @@ def future_erasure(
 
 
 def measure_future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
-    """Replace h_l[t], or h_l at all of tokens 1..t−1, by the uninformative residual u_l and measure all later outputs.
+    """The change of all later predictions if tokens are replaced by the uninformative residual u_l.
 
-    future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ with token t erased (the last has no later one: 0);
-    past_erasure[l, t] = max over i ≥ t with tokens 1..t−1 erased (0 for t < 2, where there is none).
+    future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ with token t erased (0 for the last). past_erasure[l, t]
+    = max over i ≥ t with tokens 1..t − 1 erased (0 for t < 2).
 
-    ids: the T token ids; layers, baseline_prompts, budget, tick: as for `residual_erasure`. Returns both,
-    [len(layers), T], or [L + 1, T] of all (nothing later reads h_L: 0), and their rounding floors.
+    ids: the T token ids. layers, baseline_prompts, budget, tick: as for `residual_erasure`. Returns both,
+    [len(layers), T], or [L + 1, T] for all layers (0 for h_L), and their rounding floors.
     """
     n = len(ids)
     erased = {

@@ -55,35 +55,44 @@ def integrated_gradients(
     max_nodes: int = 256,
     steps: int = 16,
 ) -> Result:
-    """Attribution of the answer's probability to each token's residual after each block.
+    """How much each token's residual stream after each block contributes to the answer's probability.
 
     >>> llm = dl.load_model("toy-4l")
     >>> gradients = dl.integrated_gradients(llm, "5 + 7 = ", "12")
     >>> gradients["igrads"].shape, bool((gradients["error"] <= 0.01).all())
     (torch.Size([4, 10]), True)
 
-    igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] dr along b + r (x − b), with x the output h_{l+1} of block l, b
-    its mean over the sequence and F the summed probability of the answer's true tokens. at "attention" or "mlp": x is
-    what this part of block l adds, a_l or m_l; it alone moves, and what follows is recomputed.
+    igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] dr along b + r (x − b). x is h_{l+1}, b its mean over the
+    sequence, and F the sum of the probabilities of the answer's tokens.
 
-    question, answer: strings, tokenised together. method: "gradients", or forward passes alone, "increments": the sum
-    over `steps` of the path of what F changes by when token t alone takes the step, the mean of before and after the
-    others take it, which converges as steps⁻² and takes 2 T rows per step. None: gradients here, and on a server where
-    the key has NDIF's tag "trusted"; else increments, as no gradient leaves NDIF's sandbox. quadrature, of gradients:
-    "gauss" (Gauss–Kronrod panels of 7 or 15 nodes, cut where F is steep until no token's estimated error is above 1 %
-    of max |igrads[l]|, or a number: above that share of it; at most `max_nodes` per block) or "riemann" (256 left-end
-    steps, as in the papers). budget: tokens in one forward pass (default: half of a GPU's free memory, or what a CPU is
-    fast with).
+    - llm: from `load_model`
+    - question, answer: strings, tokenised together
+    - quadrature: "gauss" (a tolerance of 0.01), a tolerance, or "riemann" (256 left-end steps, as in the papers).
+      Nodes are doubled until the error is below this share of max |igrads[l]|
+    - remote: True for NDIF, or the address of a server
+    - budget: tokens per forward pass
+    - at: "block", or "attention" or "mlp": x is a_l or m_l, and what follows is recomputed
+    - method: "gradients", or "increments" (forward passes only); by default gradients, and increments on a server
+      that returns no gradients
+    - max_nodes: the largest number of nodes per block
+    - steps: of increments; the error falls as steps⁻²
 
-    Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
-    `n_nodes` (of increments `n_steps`) and `tokens`, T strings; except of Riemann also `error` [L], an estimated bound
-    of a token's error relative to max |igrads[l]|. A warning names the blocks where it is above the tolerance; half
-    precision is coarse. Raises ValueError for an unknown quadrature, method or place, for a part of a model that is
-    read block by block, if the answer has no token of its own, or for gradients that are not finite; NotReady for
-    method "gradients" on a server that runs this key's jobs in its sandbox.
-    Source: Sundararajan et al. 2017; Csordás et al. 2025, Figure 6; the quadrature: Piessens et al. 1983, QUADPACK.
-    Cost: a forward pass, and for each block 9 to `max_nodes` points, each a forward and a backward pass of the blocks
-    after it (increments: 2 T `steps` forward passes); what a backward pass needs of a batch is held.
+    Returns:
+
+    - igrads [L, T]: attributions
+    - completeness [L]: Σ_t igrads − f_difference; 0 for an exact integral
+    - f_difference [L]: F(x) − F(b)
+    - error [L]: estimated error of a token, as a share of max |igrads[l]| (not for "riemann")
+    - n_nodes or n_steps [L]: nodes, or steps of increments
+    - tokens: T strings
+
+    A warning names the blocks whose error is above the tolerance. Half precision is coarse: use float32.
+
+    Raises ValueError for an unknown argument, an answer without a token, or gradients that are not finite.
+    Raises NotReady for method "gradients" on a server that returns none.
+    Source: Sundararajan et al. 2017; Csordás et al. 2025, Figure 6.
+    Cost: a forward pass, and for each block up to `max_nodes` forward and backward passes of the blocks after it.
+    Increments take 2 T `steps` forward passes instead.
     """
     tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
     if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= float(tolerance) <= 1:
@@ -111,7 +120,7 @@ def integrated_gradients(
 
 
 def _check_gradients(result, tolerance, method):
-    """A warning that names the blocks with errors above the tolerance."""
+    """Warn about blocks whose error is above the tolerance."""
     rough = result.get("error", torch.zeros(1)) > tolerance
     if rough.any():
         blocks = rough.nonzero().flatten().tolist()
@@ -127,20 +136,23 @@ def _check_gradients(result, tolerance, method):
 def measure_integrated_gradients(
     llm, arch, ids, answer, layers, at, steps, tolerance, budget, max_nodes=256, method="gradients", tick=None
 ):
-    """Integrated gradients of the answer's probability at the output of each block, or at what a part of it adds.
+    """Integrated gradients of the answer's probability at the output of each block, or at a_l or m_l.
 
-    With x = h_{l+1}, a_l or m_l [T, d], b its mean over the sequence and F the summed probability of the answer's true
-    tokens: igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] at b + r (x − b) dr. Of a_l or m_l only this contribution
-    moves, and what follows is recomputed.
+    igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] at b + r (x − b) dr. x is h_{l+1}, a_l or m_l [T, d], b its
+    mean over the sequence, and F the sum of the probabilities of the answer's tokens. If x is a_l or m_l, what
+    follows is recomputed.
 
-    ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
-    blocks to do, ascending; at: "block", "attention" or "mlp"; steps: so many left-end steps, or None for as many
-    points as `tolerance` asks for, at most max_nodes; budget: tokens in one forward pass, or None; method: "gradients",
-    or "increments" in so many steps; tick(share): told what is done.
+    - ids: the T token ids of question and answer
+    - answer: the places of the answer's tokens
+    - layers: the blocks, ascending
+    - at: "block", "attention" or "mlp"
+    - steps: left-end steps; None: as many points as `tolerance` needs, at most max_nodes
+    - budget: tokens per forward pass, or None
+    - method: "gradients" or "increments"
+    - tick(share): called with the share of work done
 
-    Returns for each layer `igrads` [T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
-    `n_nodes` or of increments `n_steps` and, but of left ends, `error`, the estimated largest error of a token relative
-    to max |igrads[l]|.
+    Returns for each layer igrads [T], completeness, f_difference, n_nodes (or n_steps) and, except for left ends,
+    error: see `integrated_gradients`.
     """
     results = []
     for l in layers:
@@ -166,10 +178,10 @@ def measure_integrated_gradients(
 
 
 class Path:
-    """x [T, d] at b + r (x − b), r from 0 to 1, where x is what a block returns, or what a part of it adds.
+    """x [T, d] at b + r (x − b), with r from 0 to 1, where x is a block's output or what a part of it adds.
 
-    Block l reads (rest + x) · scale, in `dtype`; but where x is what attention adds before the MLP of its own block
-    reads it (`within`), block l reads `rest`, and its attention adds x.
+    Block l reads (rest + x) · scale, in `dtype`. If attention's x enters the MLP of its own block (`within`), block
+    l reads `rest`, and its attention adds x.
     """
 
     def __init__(self, llm, arch, ids, l, x, dtype, rest=0.0, scale=1.0, within=False):
@@ -242,9 +254,11 @@ def _answer_probability(llm, arch, final, ids, answer):
 
 
 def _increments(path, steps):
-    """What F changes by when token t alone takes each of K steps, from where all tokens are before it, and to where
-    they are after it: the mean of both, summed over the steps, which converges to the integral as K⁻². The error is
-    half of how far the two differ, of the worst token."""
+    """The change of F when token t alone takes each of K steps, summed over the steps.
+
+    Each step is measured from where all tokens are before it, and to where they are after it; the mean of both
+    converges as K⁻². The error is half of their difference, for the worst token.
+    """
     n, r = len(path.ids), torch.arange(steps + 1, dtype=torch.float32)[:, None, None] / steps
     alone, where = torch.eye(n, dtype=torch.bool), r.expand(-1, n, n)
     f = path.probability(r[:, 0].expand(-1, n)).double()

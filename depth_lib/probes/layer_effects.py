@@ -30,28 +30,37 @@ def layer_effects(
     budget: int | None = None,
     part: str = "layer",
 ) -> Result:
-    """What skipping block s, or its attention or MLP alone, does to every later block and to the output.
+    """The effect of skipping block s, or only its attention or MLP, on every later block and on the output.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.layer_effects(llm, prompts)["max_future_out"].shape
     torch.Size([4, 1])
 
-    effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, c_l = h_{l+1} − h_l, when block s passes tokens 1..t−1
-    on unchanged; output[s] = max ‖y − ȳ‖₂ over the same tokens; maxima over positions t and prompts. mode "future":
-    up to 4 positions t per prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured;
-    "remove": token 0 too, as if the block were deleted. part "attention" or "mlp": only a_s or m_s is left out.
+    Block s is skipped at tokens 1..t − 1. With c_l = h_{l+1} − h_l, effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ and
+    output[s] = max ‖y − ȳ‖₂, over tokens i ≥ t, positions t and prompts.
 
-    prompts: list of strings; budget: tokens in one forward pass (default: half of a GPU's free memory, or what a
-    CPU is fast with). Returns float32 `max_<mode>_layer` [L, L] (row = skipped, column = affected),
-    `max_<mode>_out` [L, 1], and means over the measured tokens of a prompt, then over prompts: `<mode>_kl` = KL(y ‖
-    ȳ) in nats [L]; each for every prompt as `<key>_by_prompt` [P, …]. In half precision or with quantised weights
-    also `max_<mode>_layer_rounding_floor` and `max_<mode>_out_rounding_floor` [P], the largest change that moving
-    the embeddings by one rounding unit causes: smaller effects may be rounding. A prompt too short for a position
-    (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode or part, a
-    prompt without tokens, a part of a model that is read block by block, or if no prompt is long enough. Source:
-    Csordás et al. 2025, Figures 3 and 17.
-    Cost: per prompt a forward pass and, for each position, that of a batch which grows by a row per block, so L / 2
-    passes; the residuals of one prompt are held, and what its blocks add.
+    - llm: from `load_model`
+    - prompts: list of strings
+    - mode: "future" (up to 4 positions t per prompt, drawn with seed 123), "all" (skips every token i ≥ 1 and
+      measures every token), or "remove" (skips token 0 too)
+    - part: "layer", "attention" or "mlp"
+    - remote: True for NDIF, or the address of a server
+    - budget: tokens per forward pass; by default chosen from the device's memory
+
+    Returns float32:
+
+    - max_<mode>_layer [L, L]: effects; row: skipped block, column: affected block
+    - max_<mode>_out [L, 1]: effect on the output probabilities
+    - <mode>_kl [L]: KL(y ‖ ȳ), nats, mean over tokens, then prompts
+    - <key>_by_prompt [P, …]: each of these per prompt
+    - max_<mode>_layer_rounding_floor, max_<mode>_out_rounding_floor [P]: in half precision, or with quantised
+      weights; smaller effects may be rounding
+
+    A prompt under 13 tokens is left out of mode "future", with a warning.
+
+    Raises ValueError for an unknown mode or part, a prompt without tokens, or if no prompt is long enough.
+    Source: Csordás et al. 2025, Figures 3 and 17.
+    Cost: per prompt one forward pass, and about L / 2 for each position; holds the residual streams of one prompt.
     """
     arch = arch_to_change(llm, part)
     cases, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
@@ -61,15 +70,19 @@ def layer_effects(
 
 
 def measure_layer_effects(llm, arch, prompts, mode, part, budget):
-    """Skip block s for some tokens and measure the change of every later contribution and of the output.
+    """Skip block s for some tokens, and measure the change of every later contribution and of the output.
 
-    prompts: for each prompt its token ids and its positions t. mode: "future", or with the only position t = T "all"
-    (every token i ≥ 1 is skipped and every token measured) or "remove" (token 0 is skipped too). part: "layer",
-    "attention" or "mlp". budget: tokens in one call of a block, or None.
+    - prompts: for each prompt its token ids and positions t; for "all" and "remove" t = T
+    - mode: "future", "all" (skips every token i ≥ 1 and measures all) or "remove" (skips token 0 too)
+    - part: "layer", "attention" or "mlp"
+    - budget: tokens per call of a block, or None
 
-    Returns the maxima over the positions of each prompt, `max_<mode>_layer` [P, L, L] (skipped, affected) and
-    `max_<mode>_out` [P, L, 1], and `<mode>_kl` [P, L], the mean of KL(y ‖ ȳ) over the measured tokens. Where rounding
-    shows also `max_<mode>_layer_rounding_floor` and `max_<mode>_out_rounding_floor` [P], from `rounding_floor`.
+    Returns maxima over the positions of each prompt:
+
+    - max_<mode>_layer [P, L, L]: skipped, affected
+    - max_<mode>_out [P, L, 1]: of the output
+    - <mode>_kl [P, L]: mean of KL(y ‖ ȳ) over the measured tokens
+    - max_<mode>_layer_rounding_floor, max_<mode>_out_rounding_floor [P]: if rounding shows
     """
     results = []
     for ids, positions in prompts:

@@ -27,20 +27,30 @@ def local_effects(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """What taking block s's contribution out of the input of block l alone does to block l.
+    """The change of block l if block s's contribution is taken out of its input alone.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.local_effects(llm, prompts)["max_future_local"].tril().any()
     tensor(False)
 
-    local[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, s < l, when block l reads h_l − c_s at tokens 1..t−1 and
-    everything else stays clean: the direct part of `layer_effects`, without what travels through blocks between.
+    Block l reads h_l − c_s at tokens 1..t − 1, and everything else is unchanged: the direct part of `layer_effects`.
+    local[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t.
 
-    prompts, mode ("future" or "all"), remote and budget: as for `layer_effects`. Returns float32 `max_<mode>_local`
-    [L, L] (row = taken out, column = affected; 0 for l ≤ s), `max_<mode>_local_by_prompt` [P, L, L] and, where
-    `layer_effects` has it, `max_<mode>_local_rounding_floor` [P]. Raises ValueError as `layer_effects` does, and for a
-    model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, Figure 5.
-    Cost: per prompt a forward pass, and one of L − 1 rows for each position; residuals and what blocks add are held.
+    - llm: from `load_model`
+    - prompts: list of strings
+    - mode: "future" or "all", as for `layer_effects`
+    - remote: True for NDIF, or the address of a server
+    - budget: tokens per forward pass
+
+    Returns float32:
+
+    - max_<mode>_local [L, L]: effects; row: block taken out, column: affected block, 0 for l ≤ s
+    - max_<mode>_local_by_prompt [P, L, L]: per prompt
+    - max_<mode>_local_rounding_floor [P]: in half precision, or with quantised weights
+
+    Raises ValueError as `layer_effects` does.
+    Source: Csordás et al. 2025, Figure 5.
+    Cost: per prompt one forward pass, and one of up to L − 1 rows per position.
     """
     arch = arch_to_change(llm)
     cases, numbers = skips_of(llm, prompts, mode, ("future", "all"))

@@ -27,26 +27,33 @@ def residual_erasure(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """Up to which block the answer depends on each token's residual.
+    """Up to which block the answer depends on each token's residual stream.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> erasure = dl.residual_erasure(llm, "5 + 7 = ", "12", prompts)
     >>> erasure["erasure_effect"].shape, len(erasure["tokens"])
     (torch.Size([5, 10]), 10)
 
-    erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read where they are predicted, when h_l[t] is replaced
-    by u_l, the mean of h_l over all tokens of the baseline prompts.
+    h_l[t] is replaced by u_l, the mean of h_l over all tokens of the baseline prompts. erasure_effect[l, t] =
+    max ‖y − ȳ‖₂ over the answer's tokens, at the positions that predict them.
 
-    question, answer: strings, tokenised together; baseline_prompts: list of strings; budget: tokens in one forward pass
-    (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32 `erasure_effect` [L + 1, T] (row
-    0: embeddings, row l: output of block l − 1), `n_answer` [1], the number of tokens from the answer's first one on,
-    `tokens`, T strings, and in half precision or with quantised weights `erasure_effect_rounding_floor` [L + 1], one
-    number, the largest change of an output that moving the embeddings by one rounding unit causes, or, if that is more,
-    twice the largest difference between two such runs that erase the same token: smaller effects may be rounding.
-    Raises ValueError if the answer has no token of its own or nothing precedes it. Source: Csordás et al. 2025,
-    Figure 6.
-    Cost: a forward pass per baseline prompt, one of the question, and for each of its T tokens L + 1 rows, each of the
-    blocks and tokens after the erased place: about T L / 4 passes; the question's residuals are held.
+    - llm: from `load_model`
+    - question, answer: strings, tokenised together
+    - baseline_prompts: list of strings
+    - remote: True for NDIF, or the address of a server
+    - budget: tokens per forward pass
+
+    Returns:
+
+    - erasure_effect [L + 1, T]: effects; row 0: embeddings, row l: output of block l − 1
+    - n_answer [1]: the number of tokens of the answer
+    - tokens: T strings
+    - erasure_effect_rounding_floor [L + 1]: in half precision, or with quantised weights; smaller effects may be
+      rounding
+
+    Raises ValueError if the answer has no token of its own, or nothing precedes it.
+    Source: Csordás et al. 2025, Figure 6.
+    Cost: a forward pass per baseline prompt, and about T L / 4 passes of the question.
     """
     arch, (ids, positions, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
     result = run_erasure(measure_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, answer=positions)
@@ -66,12 +73,15 @@ def run_erasure(probe, llm, arch, ids, baseline_prompts, remote, budget, **posit
 def measure_residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
     """Replace h_l[t] by the uninformative residual u_l, for every l and t, and measure the change of the answer.
 
-    ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers:
-    consecutive blocks l, at whose input h_l is erased; with the last block also h_L; baseline_prompts: token ids of the
-    prompts that u is the mean of; budget: tokens in one call of a block, or None; tick(share): told what is done.
+    - ids: the T token ids of question and answer
+    - answer: the places of the answer's tokens
+    - layers: consecutive blocks l, at whose input h_l is erased; the last block includes h_L
+    - baseline_prompts: token ids of the prompts for u
+    - budget: tokens per call of a block, or None
+    - tick(share): called with the share of work done
 
-    Returns `erasure_effect` [len(layers), T], or [L + 1, T] of all; 0 for tokens after the last predicting position.
-    Where rounding shows also `erasure_effect_rounding_floor` [len(layers)], the same number for each l.
+    Returns erasure_effect [len(layers), T], or [L + 1, T] for all layers; 0 after the last predicting position. If
+    rounding shows, also erasure_effect_rounding_floor [len(layers)], the same number for each l.
     """
     end = len(ids)
     erased = [(slice(t, t + 1), t, tuple(i - 1 for i in answer if i > t)) for t in range(answer[-1])]

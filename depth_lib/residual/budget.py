@@ -17,8 +17,11 @@ def tokens_in_pass(llm, arch, h, gradients=False):
 
 
 def bytes_of_a_token(llm, h, gradients):
-    """What a token of a call takes: three or four vectors of the residual's width and of the MLP's, and eager
-    attention's scores of T others, twice in float32; with gradients in each block."""
+    """The bytes that one token of a call takes.
+
+    Three or four vectors of the residual's width and of the MLP's, and eager attention's scores, twice in float32;
+    with gradients in each block.
+    """
     config = llm.config.get_text_config()
     widths = (getattr(config, name, None) for name in ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"))
     mlp = next((width for width in widths if isinstance(width, int)), 4 * h.shape[-1])
@@ -65,15 +68,18 @@ def rounding_unit(h):
 
 
 def compares_in_batch(llm, h):
-    """Whether an intervention on residuals like h must be compared with an unmodified row of its own batch: products
-    round differently in batches of another size, which shows in half precision, in TF32 and where weights are
-    quantised."""
+    """Whether an intervention must be compared with an unmodified row of its own batch.
+
+    Batches of a different size round differently in half precision, in TF32 and with quantised weights.
+    """
     return rounding_unit(h) > 1e-6 or getattr(llm.config, "quantization_config", None) is not None
 
 
 def rows_of_logits(llm, h):
-    """How many rows of logits are computed at once from residuals like h: 128 MiB; on a CPU 28, which its
-    allocator reuses, but at least 256 rows, as products of fewer are slower."""
+    """How many rows of logits are computed at once from residuals like h: 128 MiB.
+
+    On a CPU 28 MiB, which its allocator reuses, but at least 256 rows, because smaller products are slower.
+    """
     row = llm.config.get_text_config().vocab_size * h.dtype.itemsize
     return max(256, 28 * 2**20 // row) if h.device.type == "cpu" else max(1, 2**27 // row)
 

@@ -24,8 +24,11 @@ def output_change(llm, arch, finals, next_tokens=None):
 
 
 def damage(log_y, next_tokens):
-    """‖y − ȳ‖₂, KL(y ‖ ȳ) in nats, log y − log ȳ of the next token (0 without one) and whether the top token changes:
-    [4, R, M] of log y [1 + R, M, V], the clean run's first."""
+    """Four measures of each changed output, [4, R, M], from log y [1 + R, M, V] with the clean run first.
+
+    They are ‖y − ȳ‖₂, KL(y ‖ ȳ) in nats, log y − log ȳ of the next token (0 without one), and whether the top token
+    changes.
+    """
     clean, changed = log_y[:1], log_y[1:]
     y, y_bar = probability(clean), probability(changed)
     top, following = clean.argmax(-1, keepdim=True), next_tokens.clamp_min(0)[None, :, None]

@@ -20,16 +20,18 @@ def clenshaw_curtis(n):
 
 
 def converged(sample, tolerance, eps, most):
-    """The integral [T] of the slopes v [T] of a function F, dF/dr = Σ_t v_t, by doubling the points until it is good.
+    """The integral [T] of slopes v [T] of a function F, with dF/dr = Σ_t v_t, by doubling the points until the error
+    is small.
 
-    sample(r): v [R, T] and F [R] at R points. The estimated error is the larger of two numbers, relative to the
-    largest |integral|:
-    - D^1.5, with D the largest difference from the integral by half as many points (as in QUADPACK);
-    - six times what the integrals' sum misses of F(1) − F(0), as tokens' errors cancel there: a jump between two points
-      shows in it, and with six the bound holds for 95 % of paths with cusps (tests/probes/test_quadrature.py).
-    It is good if that is at most `tolerance`, or 5 eps F, which is rounding.
+    sample(r) gives v [R, T] and F [R] at R points. The estimated error is the larger of two numbers, relative to
+    the largest |integral|:
 
-    Returns `integral` [T], `n_nodes`, `f`, F(0) and F(1), and `error`, with rounding added.
+    - D^1.5, where D is the largest difference from the integral with half as many points (as in QUADPACK)
+    - six times the gap between the integrals' sum and F(1) − F(0), in which a jump between two points shows. With a
+      factor of six the bound holds for 95 % of paths with cusps (tests/probes/test_quadrature.py)
+
+    It stops at `tolerance`, or at 5 eps F, which is rounding. Returns `integral` [T], `n_nodes`, `f`, F(0) and
+    F(1), and `error`, with rounding added.
     """
     n, (points, weights), (_, coarse_weights) = 8, clenshaw_curtis(8), clenshaw_curtis(4)
     v, f = sample(points)

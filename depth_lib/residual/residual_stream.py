@@ -22,8 +22,11 @@ def inputs(llm, arch, ids, batch=1):
 
 
 def forget(llm, arch):
-    """Undo what earlier passes left in the model, on a server those of other people too: dynamic rotary frequencies
-    stay those of the longest sequence so far until a short one runs, so one of a single token does."""
+    """Undo what earlier passes left in the model, on a server also those of other people.
+
+    Dynamic rotary frequencies stay those of the longest sequence until a short one runs, so a pass of one token
+    runs.
+    """
     if arch.remembers:
         with llm.trace({"input_ids": torch.zeros(1, 1, dtype=torch.long)}, use_cache=False):
             skip_head(llm, arch, final_residual(llm, arch))
@@ -57,8 +60,10 @@ def skip_head(llm, arch, h):
 
 
 def parts(block, arch):
-    """Of a and m each, the modules that make it, in the order in which they run: the part is the sum of their outputs
-    times scale plus bias (None: none), as (module, scale, bias); an empty list for a part that the block does not have.
+    """The modules of a and of m, in the order in which they run, as (module, scale, bias).
+
+    A part is the sum of their outputs times scale plus bias (None: none). A block without the part has an empty
+    list.
     """
     addends, modules = arch.parts[int(block.path.rpartition(".")[2])], {}
     for part in addends:

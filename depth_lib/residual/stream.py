@@ -1,11 +1,11 @@
-"""A prompt's residual stream, the model's blocks as functions of it, and runs that were changed somewhere.
+"""A prompt's residual stream, the model's blocks as functions of it, and changed runs.
 
     stream.h                    h_0..h_L of the prompt, [T, d] each
-    stream.block(l, x)          what block l makes of any residuals x [B, T, d]
+    stream.block(l, x)          the output of block l for any residuals x [B, T, d]
     run(stream, rows)           for each row: x = a changed h_l; for l in its blocks: x = block(l, x)
 
-All of it stands inside one trace: a block is called out of its place, with the masks and positions that the model gave
-it for this prompt, so a changed run needs no pass of the model.
+Everything happens inside one trace. A block is called with the masks and positions that the model gave it for this
+prompt, so a changed run needs no pass of the model.
 """
 
 import torch
@@ -51,7 +51,7 @@ class Stream:
         self.n_rows = max(1, n_tokens // len(ids) - 1)  # beside the unmodified one
 
     def block(self, l, x):
-        """What leaves block l if x [B, T, d] enters it."""
+        """The output of block l for x [B, T, d]."""
         if not self.arch.can_add_rows and len(x) > 1:  # its masks are those of one row
             return torch.cat([self.block(l, row) for row in x.split(1)])
         positional, named = self.calls[l]
@@ -66,11 +66,11 @@ class Stream:
 
 
 class Row:
-    """A changed run: `edit(h, before)` changes a copy of the clean h [T, d] that enters block `start` (L: that leaves
-    the last one), and `blocks` run on it, in this order. before: what enters the block before, clean.
+    """A changed run: `edit(h, before)` changes a copy of the clean h [T, d], and `blocks` run on it, in this order.
 
-    read: the positions that are compared, a range or tuple. While it runs `x` is what it has come to, and `moved` the
-    largest relative change of what each block adds, {l: number}.
+    h enters block `start`, or leaves the last one if start = L. before: the clean input of the block before. read:
+    the positions that are compared. While it runs, `x` is its current residual stream, and `moved` the largest
+    relative change of each block's contribution, {l: number}.
     """
 
     def __init__(self, start, blocks, read, edit=None):
@@ -78,10 +78,10 @@ class Row:
 
 
 def run(stream, rows, updates=False):
-    """Run all rows to their ends beside an unmodified one, whose final residual [T, d] is returned.
+    """Run all rows to their ends beside an unmodified one, and return its final residual stream [T, d].
 
-    Of the blocks that rows wait for the first one runs next, on all rows that wait for it; so a row costs nothing
-    before it starts. updates: whether to compare what blocks add, too.
+    The first block that any row waits for runs next, for all rows that wait for it; so a row costs nothing before
+    it starts. updates: also compare the blocks' contributions.
     """
     n_layers, begin = stream.arch.n_layers, min(row.start for row in rows)
     clean = Row(begin, range(begin, n_layers), range(len(stream.ids)))
@@ -113,8 +113,7 @@ def run(stream, rows, updates=False):
 
 
 def _compare(stream, rows, l, x, after):
-    """Note in each row the largest ‖c − c̄‖ / max(‖c‖, 1e-6) at its positions, of what block l adds to x [1 + R, T, d],
-    the first of which is unmodified."""
+    """Note in each row the largest ‖c − c̄‖ / max(‖c‖, 1e-6) at its positions, for block l and x [1 + R, T, d]."""
     for row, change in zip(rows, relative_change(x, after)[1:], strict=True):
         row.moved[l] = change[row.read[0] :].max().to(stream.h[-1].device)
 
@@ -126,9 +125,10 @@ def relative_change(x, after):
 
 
 def output_changes(stream, rows, damage=False, updates=False, tick=None):
-    """Run all rows; of each the change of the outputs at its positions, [4 or 1, len(read)] (see `output_change`).
+    """Run all rows; for each, the change of the outputs at its positions, [4 or 1, len(read)] (see `output_change`).
 
-    damage: whether all four numbers, or ‖y − ȳ‖₂ alone; updates: as for `run`; tick(share): told what is done.
+    damage: all four measures, or ‖y − ȳ‖₂ only. updates: as for `run`. tick(share): called with the share of work
+    done.
     """
     found, ids = {}, stream.ids
     for start in range(0, len(rows), stream.n_rows):

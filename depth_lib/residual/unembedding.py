@@ -20,10 +20,10 @@ def unembedded(llm, arch, h):
 
 
 def _fetched(llm, arch, h):
-    """The unembedding's weights [V, d], where `arch.fetched` says that the model runs in another process, once more
-    rows than d have been asked for: from then on their logits would be more to send. None where calling is right.
+    """The unembedding's weights [V, d], if the model runs in another process and more rows than d have been requested.
 
-    They are what the module makes of unit vectors, and used if they give the same bits as the module.
+    Sending weights is then cheaper than sending logits. They are read from the module's output for unit vectors,
+    and used if they give the same bits as the module. None if calling the module is right.
     """
     fetched = arch.fetched
     if fetched is None:
