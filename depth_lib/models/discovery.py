@@ -92,7 +92,8 @@ def _read(model, mode, n_rows):
     """The architecture from one pass, with this many rows from the first block on."""
     lists = [(path, len(part)) for path, part in model.named_modules() if isinstance(part, nn.ModuleList)]
     first = {f"{path}.0": n_rows for path, _ in lists if not re.search(r"\.\d+\.", path)}
-    logits, calls, changed = _run(model, mode, first)
+    logits, calls, marks = _run(model, mode, first)  # held: older torch frees the nodes of tensors that are gone
+    changed = [mark.path for y, mark in marks if y.grad_fn is not mark]
     path, blocks = _blocks(lists, calls, n_rows)
     others = [block.others for block in blocks]
     # integers that a block returns leave no trace in the graph
@@ -103,7 +104,7 @@ def _read(model, mode, n_rows):
         blocks=path,
         streams=tuple(blocks[-1].shape[2:]),
         n_other_outputs=None if others[0] is None else len(others[0]),
-        **_tail(logits, blocks[-1]),
+        **_tail(logits.grad_fn, blocks[-1]),
         **_parts(model, blocks),
         can_skip_blocks=starts,
         can_add_rows=starts and n_rows > 1,
@@ -112,8 +113,7 @@ def _read(model, mode, n_rows):
 
 
 def _run(model, mode, n_rows):
-    """The node of the logits, {path: the marks of its calls}, and the paths of modules whose outputs are later changed
-    in place.
+    """The logits, {path: the marks of its calls}, and each call's output with its mark.
 
     n_rows: {path of a module: how many rows it and what follows are given}.
     """
@@ -143,7 +143,7 @@ def _run(model, mode, n_rows):
             stack.enter_context(mock.patch.object(module, "forward", partial(call, path, module.forward)))
         ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=model.get_input_embeddings().weight.device)
         logits = model(input_ids=ids, use_cache=False).logits
-    return logits.grad_fn, calls, [mark.path for y, mark in marks if y.grad_fn is not mark]
+    return logits, calls, marks
 
 
 def _blocks(lists, calls, n_rows):
