@@ -209,12 +209,17 @@ def label_of(changed: Mapping[str, object]) -> str:
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    """A value for a file's name; of a file, an array or a long value a hash of the content."""
+    text = repr(value) if isinstance(value, list | tuple | dict) else str(value)
     if Path(text).is_file():
-        return f"{Path(text).stem}-{hashlib.sha256(Path(text).read_bytes()).hexdigest()[:8]}"
-    if re.fullmatch(r"[\w.+-]{1,40}", text):
-        return text
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+        return f"{Path(text).stem}-{_hashed(Path(text).read_bytes())}"
+    if hasattr(value, "tolist"):  # an array or a tensor, of which the text is an excerpt
+        return _hashed(f"{str(value.dtype).removeprefix('torch.')} {value.tolist()}".encode())
+    return text if re.fullmatch(r"[\w.+-]{1,40}", text) else _hashed(text.encode())
+
+
+def _hashed(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -259,6 +264,9 @@ def without_pair(name: str) -> str:
     return re.split("[:@]", name)[0]
 
 
+_NUMBERED = {"K": "levels", "N": "removal_sizes"}  # the key that says what the first axis counts
+
+
 def mismatch(probe: str, result: Mapping) -> str | None:
     """Where a result first differs from the keys and shapes of its probe; None if it fits."""
     schema, sizes = SCHEMAS[probe], {"1": 1, "5": 5}  # of each letter
@@ -268,6 +276,9 @@ def mismatch(probe: str, result: Mapping) -> str | None:
         shape = schema.shapes[key].split()
         if len(shape) != result[key].ndim:
             return f"{key} has {result[key].ndim} axes, not {len(shape)}: {shape}"
+        of = _NUMBERED.get(shape[0])
+        if of and of in schema.shapes and of not in result:
+            return f"it has {key} without {of}"
         for axis, size in zip(shape, result[key].shape, strict=True):
             n = size - axis.endswith("+1")
             if sizes.setdefault(axis[0], n) != n:

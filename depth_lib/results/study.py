@@ -13,17 +13,21 @@ import pandas as pd
 from ..data.datasets import with_levels
 from ..params import by_paper, command, in_order
 from .artifacts import read_artifact
+from .provenance import differing, record_in
 from .schemas import (
     ARTIFACTS,
     BY_RANDOM,
     LEVEL_PROBES,
+    RECORD,
     TABLE_PROBES,
     ArtifactError,
     MissingArtifact,
+    label_of,
     parse_name,
     without_pair,
 )
 
+_TEXTS = ("prompts", "examples", "baseline")
 Key = tuple[str, str, str]  # dataset, model, probe
 
 
@@ -64,16 +68,21 @@ class Study(dict):
         """A line for each result of an earlier version of its probe or of another model, one for unknown origins."""
         if unknown := [dataset for (dataset, _, _), result in self.items() if not result["meta"]]:
             of = ", ".join(dict.fromkeys(unknown))
-            yield (
-                f"{len(unknown)} of {len(self)} results have no meta (not written by depth_lib): settings unknown"
-                + f" ({of})"
-            )
+            of_all = f"{len(unknown)} of {len(self)} results"
+            yield f"{of_all} have no meta (not written by depth_lib): settings unknown ({of})"
         for (dataset, model, name), result in self.items():
             meta, now = result["meta"], ARTIFACTS[without_pair(name)].version
             if meta.get("version", now) != now:
                 yield f"{dataset} × {model}: {name} is by version {meta['version']} of the probe, which has {now}"
             elif meta.get("model", model) != model:
                 yield f"{dataset} × {model} has the {name} of {meta['model']}; move it to the folder {meta['model']}"
+            changed = {key: str(value) for key, value in meta.get("settings", {}).items() if Path(str(value)).is_file()}
+            if any(label_of({key: file}) not in name for key, file in changed.items()):
+                yield f"{dataset} × {model}: {name} was computed with {', '.join(changed.values())}, which has changed"
+            record = record_in(self.paths[dataset, model, name].parent)
+            made_from = {key: value for key, value in record.get("made_from", {}).items() if key not in _TEXTS}
+            if not made_from.get("remote") and (other := differing(meta, made_from)):
+                yield f"{dataset} × {model}: {name} is not what {RECORD} says ({'; '.join(other)})"
 
     def _mixtures(self) -> Iterator[str]:
         """A line for each dataset with results of different prompts, and each model with different weights."""
@@ -84,7 +93,7 @@ class Study(dict):
                 prompts = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta['prompts_hash']}"
                 groups[f"{dataset} has results of different prompts, which are not comparable"][prompts][model] = True
             if weights := meta.get("commit") or meta.get("weights"):
-                groups[f"{model} has results of different weights"][weights][dataset] = True
+                groups[f"{model} has results of different weights"][str(weights)][dataset] = True
         for what, having in groups.items():
             if len(having) > 1:
                 yield f"{what}: " + ", ".join(f"{name} ({', '.join(some)})" for name, some in having.items())

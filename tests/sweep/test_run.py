@@ -1,0 +1,165 @@
+"""A run reads what is there and computes what is not, and no result says of itself what is not so."""
+
+import json
+import warnings
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.params import ParamsError
+from depth_lib.results.schemas import ARTIFACTS, label_of
+from depth_lib.results.study import Study
+from depth_lib.run import OtherSettings, Run
+
+
+@pytest.fixture
+def cell(tmp_path):
+    given = {"MODEL": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 3, "PROBES": ["logit_lens", "layer_effects"]}
+    return given | {"OUT": str(tmp_path / "out")}
+
+
+def test_what_a_result_says_of_itself_is_what_was_measured(cell):
+    run = Run(cell)
+    lens = run.result("logit_lens")
+    assert (lens["meta"]["n_prompts"], lens["meta"]["settings"]) == (len(lens["n_tokens"]), {}) == (3, {})
+    with pytest.raises(TypeError):
+        run.result("logit_lens", lambda llm: dl.logit_lens(llm, run.prompts[:2]))  # a call of one's own
+    for name in ("prompts", "remote"):
+        with pytest.raises(ParamsError, match=f"^{name} is the run's own; for another call dl.logit_lens"):
+            run.result("logit_lens", **{name: run.prompts[:2]})
+    with pytest.raises(ParamsError, match='argument of logit_lens "lense" is not known; did you mean lens?'):
+        run.result("logit_lens", lense=1)
+    run.prompts = run.prompts[:2]
+    assert run.lacking == ["logit_lens", "layer_effects"]
+    with pytest.raises(OtherSettings, match="has results of other settings .other prompts.[.] Set REPLACE"):
+        run.result("logit_lens")
+
+
+def test_other_settings_are_one_line_and_replace_moves_the_whole_folder(cell, capsys):
+    first = Run(cell)
+    first.result("logit_lens")
+    first.result("layer_effects", part="mlp")
+    more = Run(cell | {"N_EXAMPLES": 4})
+    with pytest.raises(OtherSettings) as refused:
+        more.begin()
+    (line,) = refused.value._render_traceback_()
+    assert "\n" not in line and "(N_EXAMPLES: 3, asked 4). Set REPLACE (--replace) to move them to" in line
+    assert first.is_done("logit_lens"), "nothing is touched"
+    replacing = Run(cell | {"N_EXAMPLES": 4, "REPLACE": True, "PROBES": ["logit_lens"]})
+    assert len(replacing.result("logit_lens")["n_tokens"]) == 4
+    assert "they are now in " in capsys.readouterr().out
+    moved = {path.name for path in (first.out / "replaced").glob("gsm8k/toy-4l-*/*.pt")}
+    assert moved == {"logitlens_3exps.pt", "layer_effects_3exps@part=mlp.pt"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        study = Study(first.out)
+    assert {key[2]: result["meta"]["n_prompts"] for key, result in study.items()} == {"logit_lens": 4}
+
+
+def test_what_is_changed_is_part_of_the_name_and_a_file_or_an_array_is_named_by_its_content(cell, tmp_path):
+    run = Run(cell)
+    mlp = run.result("layer_effects", part="mlp")
+    assert mlp["meta"]["settings"]["part"] == "mlp" and run.path("layer_effects", part="mlp").exists()
+    assert torch.equal(
+        mlp["max_all_layer"], dl.layer_effects(run.llm, run.prompts, mode="all", part="mlp")["max_all_layer"]
+    )
+    assert not run.is_done("layer_effects") and run.is_done("layer_effects", part="mlp")
+    long = torch.arange(5000.0)
+    others = [long, long.clone().index_fill_(0, torch.tensor([2500]), 0), long[:-1], long.double(), [1, 2], [1, 3]]
+    assert len({label_of({"sizes": value}) for value in others}) == len(others)
+    assert label_of({"sizes": long.clone()}) == label_of({"sizes": long.numpy()}) == label_of({"sizes": long})
+    (tmp_path / "a.pt").write_text("one")
+    one = label_of({"lens": tmp_path / "a.pt"})
+    (tmp_path / "a.pt").write_text("two")
+    assert one.startswith("lens=a-") and one != label_of({"lens": tmp_path / "a.pt"})
+
+
+@pytest.mark.parametrize("probe", [probe for probe, row in ARTIFACTS.items() if row.settings])
+def test_a_run_passes_every_setting_of_a_row_to_its_function(cell, probe, monkeypatch):
+    row, calls = ARTIFACTS[probe], []
+    dataset = "sums" if row.by_level else "gsm8k"
+    run = Run(cell | {"DATASET": dataset, "PROBES": [probe]})
+    monkeypatch.setattr(dl, row.function or probe, lambda llm, **how: calls.append(how) or {}, raising=False)
+    run._call(probe, None, {})
+    expected = {name: value for name, value in run.settings(probe).items() if name != "modes"}
+    assert calls and all(how.items() >= expected.items() for how in calls)
+    assert [how.get("mode") for how in calls] == list(row.settings.get("modes", [None]))
+
+
+def test_probes_of_a_part_ask_for_that_part():
+    asked = {probe: {row.settings.get("part"), row.settings.get("at")} - {None} for probe, row in ARTIFACTS.items()}
+    of_a_part = {probe: part for probe, part in asked.items() if part}
+    assert of_a_part == {
+        "attention_effects": {"attention"},
+        "mlp_effects": {"mlp"},
+        "attention_gradients": {"attention"},
+        "mlp_gradients": {"mlp"},
+        "attention_removal": {"attention"},
+        "mlp_removal": {"mlp"},
+    }
+
+
+def test_a_lens_that_was_fitted_again_is_another_result_and_the_study_says_so(cell, toy, tmp_path):
+    lens = tmp_path / "ridge.pt"
+    texts = dl.load_prompts("gsm8k", 3, source="embedded")
+    dl.fit_lens(toy, texts, "ridge", lens)
+    run = Run(cell | {"PROBES": ["logit_lens"], "LENS": str(lens)})
+    run.result("logit_lens")
+    assert [probe for probe, _ in run.further()] == ["logit_lens"] and run.lacking == []
+    dl.fit_lens(toy, texts[:2], "ridge", lens)
+    assert run.lacking == ["logit_lens@lens"]
+    with pytest.warns(UserWarning, match="logit_lens@lens=ridge-.* was computed with .*ridge.pt, which has changed"):
+        Study(run.out)
+
+
+def test_a_result_that_the_record_does_not_fit_is_named_by_a_study(cell):
+    run = Run(cell)
+    run.result("logit_lens")
+    record = json.loads((run.folder / "run.json").read_text())
+    record["made_from"]["n_examples"] = 5
+    (run.folder / "run.json").write_text(json.dumps(record))
+    with pytest.warns(UserWarning, match="logit_lens is not what run.json says .N_EXAMPLES: 3, asked 5."):
+        Study(run.out)
+
+
+@pytest.mark.parametrize("meta", [3, {"settings": 3}, {"versions": "1"}, {"prompts_hash": [1]}])
+def test_one_file_with_odd_meta_is_left_out_of_a_folder_and_named(cell, meta):
+    run = Run(cell)
+    run.result("logit_lens")
+    stored = torch.load(run.path("logit_lens"), weights_only=True)
+    torch.save(stored | {"meta": meta}, run.folder / "local_effects_3exps.pt")
+    torch.save(stored | {"meta": meta}, run.folder / "logitlens_4exps@lens=a.pt")
+    with pytest.warns(UserWarning, match="its meta"):
+        frame = dl.load_results(run.out)
+    assert {*frame.probe} == {"logit_lens"}
+
+
+def test_numbers_by_level_without_the_levels_are_named(cell, tmp_path):
+    from tests.synthetic import artifact_path, result_of, save
+
+    save(tmp_path, "toy-4l", "logit_lens", 4)
+    found = result_of("depth_by_difficulty", 4)
+    del found["levels"]
+    torch.save(found, artifact_path(tmp_path, "gsm8k", "toy-4l", "depth_by_difficulty", 10))
+    with pytest.warns(UserWarning, match="it has mean_layer_effect without levels"):
+        assert {*dl.load_results(tmp_path).probe} == {"logit_lens"}
+
+
+def test_own_prompts_are_filed_under_a_name_of_ones_own(cell):
+    run = Run(cell | {"DATASET": "mine", "N_EXAMPLES": None}, prompts=["5 + 7 = 12", "3 + 4 = 7"])
+    assert run.result("logit_lens")["meta"]["n_prompts"] == 2 and run.folder.parent.name == "mine"
+    for dataset, prompts, said in (("gsm8k", ["a"], "has prompts of its own"), ("mine", [], "prompts is")):
+        with pytest.raises(ParamsError, match=said):
+            Run(cell | {"DATASET": dataset}, prompts=prompts)
+
+
+def test_a_disk_that_refuses_is_named_with_what_to_do(cell, tmp_path, monkeypatch):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(ParamsError, match="out.*: Not a directory; free the disk, or give another OUT"):
+        Run(cell).result("logit_lens")
+
+
+def test_remote_local_runs_here_as_a_server_would(cell):
+    run = Run(cell | {"REMOTE": "local", "PROBES": ["logit_lens"]})
+    assert run.result("logit_lens")["meta"]["where"] == "local cpu" and run.lacking == []
