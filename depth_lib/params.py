@@ -1,8 +1,9 @@
 """Every parameter: its name, type, default and meaning. This is the only place where one is defined.
 
-`Params` is what a run asks. A value that nobody gives is the model's file's (params/models/<set>/<name>.yaml), then the
-dataset's (params/datasets/<name>.yaml), then the default here: `resolved` (run.py). The notebook's parameters cell, the
-params files, the command line and make write the same names, KEY = VALUE, and all are checked by `checked`.
+`Params` has the parameters of a run. A value that is not given comes from the model's file
+(params/models/<set>/<name>.yaml), then from the data set's (params/datasets/<name>.yaml), then from the default
+here: `resolved` (run.py). The notebook's parameters cell, params files, the command line and make use the same
+names, KEY = VALUE, and `checked` checks all of them.
 """
 
 import json
@@ -49,7 +50,7 @@ Words = Annotated[list[str], BeforeValidator(words)]  # "a b" and "a,b" are ["a"
 
 
 class Params(BaseModel):
-    """What a run asks: one model on one dataset."""
+    """The parameters of a run: one model on one data set."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -85,14 +86,14 @@ class Params(BaseModel):
 
 
 class ModelFile(Params):
-    """What a model's params file says."""
+    """The content of a model's params file."""
 
     TRAINING: str | None = Field(None, description="how the model was trained: base, instruct, R1-distill")
     BILLIONS: float | None = Field(None, gt=0, description="the model's number of parameters, in billions")
 
 
 class DatasetFile(Params):
-    """What a dataset's params file says."""
+    """The content of a data set's params file."""
 
     REPOSITORY: str | None = Field(default=None, description="the dataset's repository on the Hub")
     CONFIG: str | None = Field(default=None, description="the dataset's configuration on the Hub")
@@ -154,14 +155,16 @@ def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
 
 
 def find_model(name: str) -> dict | None:
-    """What params/models/<set>/<name>.yaml says, with MODEL and MODEL_ID; None if no set has the name."""
+    """The content of params/models/<set>/<name>.yaml, with MODEL and MODEL_ID; None for an unknown name."""
     path = params_files("models").get(name)
     return {"MODEL_ID": name} | load_params(path) | {"MODEL": name} if path else None
 
 
 def find_dataset(name: str) -> dict | None:
-    """What params/datasets/<name>.yaml says, with DATASET, and SOURCE hub where it names a repository or a file; None
-    if there is no such file."""
+    """The content of params/datasets/<name>.yaml, with DATASET, and SOURCE hub if it names a repository or a file.
+
+    None for an unknown name.
+    """
     path = params_files("datasets").get(name)
     if not path:
         return None
@@ -205,8 +208,7 @@ def by_paper(dataset: str) -> tuple[int, str]:
 
 
 def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
-    """A message on the first name that is not allowed, with the nearest that is, and all unless they are many; None if
-    all are allowed."""
+    """A message on the first name that is not allowed, with the nearest that is; None if all are allowed."""
     allowed = list(allowed)
     for name in names:
         if name not in allowed:

@@ -87,7 +87,7 @@ def _absolute(name: str, value: Any) -> Any:
 
 
 def _model_values(name: str, model_id: str | None) -> dict:
-    """What is known of a model by its name: what its params file says, or else what is found at its place."""
+    """The parameters of a model: those of its params file, or of the checkpoint at this place."""
     if known := find_model(name):
         return known
     place = model_id or name
@@ -100,7 +100,7 @@ def _model_values(name: str, model_id: str | None) -> dict:
 
 
 def _own_dtype(model_id: str) -> str:
-    """The dtype in the config of a folder or of the Hub; float32 of a GGUF file, bfloat16 if none can be read."""
+    """The dtype in the config; float32 for a GGUF file, bfloat16 if it cannot be read."""
     if model_id.endswith(".gguf"):
         return "float32"
     from transformers import AutoConfig  # takes seconds
@@ -120,10 +120,14 @@ class Run:
     >>> run.result("logit_lens")["res_kl_divs"].shape
     torch.Size([4])
 
-    cell: names and values of parameters, as in a params file; other names are ignored.
-    prompts: a list of your own, under a DATASET name of your own.
+    - cell: names and values of parameters, as in a params file; other names are ignored
+    - prompts: your own list of strings, under your own DATASET name
+
+    `folder` holds the results, `prompts` the texts, `params` the parameters, and `llm` the model, loaded on first
+    use.
+
     Raises ParamsError with every wrong parameter.
-    Cost: no forward pass; `llm` loads the model, and `result` computes what is not there.
+    Cost: no forward pass; `result` computes missing results.
     """
 
     def __init__(self, cell: Mapping, prompts: Sequence[str] | None = None):
@@ -184,7 +188,7 @@ class Run:
         return path.exists() and not why_not_done(path, self.made_from(probe))
 
     def made_from(self, *probes: str) -> dict:
-        """What determines the numbers of these probes' results; but for the texts the same for all of a run."""
+        """The settings that determine these probes' results; except for the texts, the same for all of a run."""
         params = self.params
         how = {"dtype": params.DTYPE, "quantization": params.QUANTIZATION, "remote": False}
         if self.on_server:  # it chooses these itself
@@ -194,13 +198,16 @@ class Run:
         return weights_of(params.MODEL_ID, params.REVISION) | how | texts | {name: self._hash(name) for name in read}
 
     def other_settings(self, *probes: str) -> list[str]:
-        """How the folder's results differ from what is asked of these probes, a line each; [] if they do not."""
+        """The differences between the folder's results and these probes' settings, one line each."""
         record = record_in(self.folder)
         return strays(self.folder) + differing(record.get("made_from", {}), self.made_from(*probes))
 
     def settle(self, *probes: str) -> None:
-        """Make the folder this run's own: `OtherSettings` if it has results of other settings, unless REPLACE is set,
-        which moves the folder to OUT/replaced."""
+        """Make the folder this run's own.
+
+        If it has results of other settings, REPLACE moves the folder to OUT/replaced; otherwise OtherSettings is
+        raised.
+        """
         if self.other_settings(*probes):
             with self._alone():
                 self._settle(*probes)
@@ -241,7 +248,7 @@ class Run:
         print(f"{self.folder} had results of other settings ({'; '.join(differences)}); they are now in {aside}")
 
     def _hash(self, read: str) -> str:
-        """A hash of the texts of this kind; of the Hub's, which only a download shows, of what defines them."""
+        """A hash of the texts of this kind; for the Hub's, a hash of what defines them."""
         dataset = "gsm8k" if read == "baseline" else self.params.DATASET
         if self.source == "hub" and not (find_dataset(dataset) or {}).get("FILE"):
             return f"{dataset_named(dataset).definition} seed {self.params.SEED}"
@@ -261,8 +268,7 @@ class Run:
 
     @cached_property
     def baseline(self) -> list[str]:
-        """The prompts whose mean residual is uninformative: GSM8K's (Csordás et al. 2025, 3.4), on a dataset without a
-        params file the run's own."""
+        """The prompts for the mean residual stream: GSM8K's, or the run's own for a data set without a params file."""
         if self.params.DATASET == "gsm8k" or not find_dataset(self.params.DATASET):
             return self.prompts
         if self.params.SOURCE not in NAMED_SOURCES:
@@ -297,20 +303,22 @@ class Run:
         return load_model(source, remote=self.remote, **how)
 
     def begin(self) -> None:
-        """Print the parameters, settle the folder, and load the model if a result is lacking: what fails for all probes
-        fails here."""
+        """Print the parameters, settle the folder, and load the model if a result is missing; common errors appear
+        here.
+        """
         print(self.params)
         self.settle(*self.params.PROBES)
         if self.lacking:
             self.llm  # noqa: B018 (is loaded)
 
     def result(self, probe: str, **changed: object) -> dict | None:
-        """The probe's result, read or computed with the settings of its row in ARTIFACTS; None if PROBES leaves it out
-        and it is not there.
+        """The result of a probe, read or computed; None if PROBES leaves it out and it is missing.
 
-        changed: arguments of the probe that are to be different, such as part="mlp". They are part of the file's name.
+        - probe: its name
+        - changed: arguments of the probe to change, such as part="mlp"; they become part of the file's name
+
         Raises OtherSettings if the folder has results of other settings and REPLACE is not set, ParamsError for an
-        argument that the probe does not have, and what the model, the prompts, the probe or the disk raise.
+        unknown argument, and any error of the model, the prompts, the probe or the disk.
         """
         from .results.artifacts import load_artifact
 
@@ -345,7 +353,7 @@ class Run:
             raise ParamsError(problem)
 
     def further(self) -> Iterator[tuple[str, dict]]:
-        """Pairs of probe and result of all that is asked beside the papers' five, but for random weights."""
+        """Pairs of probe and result for all further probes, without those with random weights."""
         for name, (probe, changed) in self.asked.items():
             if name not in FIVE_PROBES and (result := self.result(probe, **changed)) and changed != RANDOM:
                 yield probe, result
@@ -433,7 +441,7 @@ class Run:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """ParamsError, with what to do, for what the disk refuses."""
+    """Turn errors of the disk into ParamsError that say what to do."""
     try:
         yield
     except OSError as error:

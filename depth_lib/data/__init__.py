@@ -1,1 +1,1 @@
-"""Prompts, questions with levels of difficulty, questions with their answers, and their tokens."""
+"""Prompts, questions by level of difficulty, questions with answers, and their tokens."""

@@ -16,9 +16,9 @@ def toy_path(name: str) -> Path:
 
 
 def prompts_path(dataset: str, published: bool = False) -> Path:
-    """JSONL file of the sample rows of `dataset`, in the hub's schema; ValueError for a name not in `SAMPLES`.
+    """The JSONL file with the sample rows of `dataset`, in the Hub's schema; ValueError for a name not in `SAMPLES`.
 
-    published: the dataset's own first rows where its licence lets us ship them (GSM8K: MIT), else ours as well.
+    published: the data set's own first rows if its licence lets us ship them (GSM8K: MIT), else our own.
     """
     folders = ["by_level", *["published"] * published, ""]
     for path in (HERE / "prompts" / folder / f"{dataset}.jsonl" for folder in folders):

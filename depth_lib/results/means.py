@@ -1,4 +1,4 @@
-"""What a probe says of all prompts, from what it measured of each."""
+"""The values over all prompts, from those of each prompt."""
 
 
 def token_means(sums: dict) -> dict:

@@ -1,4 +1,4 @@
-"""What results were made from: hashes of prompts and weights, and how that differs from what is asked. No torch."""
+"""The origin of results: hashes of prompts and weights, and differences from the current settings. No torch."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def checkpoint_of(model_id: str) -> Path | None:
 
 
 def weights_of(model_id: str, revision: str | None) -> dict:
-    """What identifies a model's weights: a hash of those here; on the Hub the revision, and the commit if known."""
+    """The identity of a model's weights: a hash of those here; on the Hub the revision, and the commit if known."""
     if model_id in WHEELS:
         return {"model_id": model_id, "weights": WHEELS[model_id].sha256[:16]}
     if path := checkpoint_of(model_id):
@@ -50,8 +50,10 @@ def weights_of(model_id: str, revision: str | None) -> dict:
 
 
 def fingerprint(checkpoint: Path) -> str:
-    """A hash of a folder's config, tokenizer, weights and code, or of a GGUF file: of each file's name, size and
-    content. Of a file of 64 MiB or more, the first and the last MiB stand for the content."""
+    """A hash of a folder's config, tokenizer, weights and code, or of a GGUF file.
+
+    It covers each file's name, size and content; for a file of 64 MiB or more, the first and the last MiB.
+    """
     files = [checkpoint] if checkpoint.is_file() else {path for name in _FILES for path in checkpoint.glob(name)}
     files = sorted(path for path in files if path.name not in ("trainer_state.json", "README.txt"))
     return _fingerprint(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
@@ -76,7 +78,7 @@ BROKEN = "broken"  # in a record: why it cannot be read
 
 
 def record_in(folder: Path) -> dict:
-    """What `run.json` in a run's folder says; {} if there is none, and `BROKEN` if it cannot be read."""
+    """The content of `run.json` in a run's folder; {} if there is none, and `BROKEN` if it cannot be read."""
     path = folder / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -92,7 +94,7 @@ def record_in(folder: Path) -> dict:
 
 
 def why_not_done(path: Path, asked: Mapping) -> list[str]:
-    """Why the result that is at this path is not the one that is asked for; [] if it is."""
+    """The reasons why the result at this path is not the requested one; [] if it is."""
     record, now = record_in(path.parent), ARTIFACTS[parse_name(path).probe].version
     if BROKEN in record or path.name not in record.get("versions", {}):
         return strays(path.parent)
@@ -102,7 +104,7 @@ def why_not_done(path: Path, asked: Mapping) -> list[str]:
 
 
 def strays(folder: Path) -> list[str]:
-    """What `run.json` does not say of the results in a run's folder, a line each."""
+    """One line for each thing about a folder's results that `run.json` does not say."""
     record = record_in(folder)
     found = [path.name for path in sorted(folder.glob("*.pt")) if is_result(path)]
     if BROKEN in record:

@@ -204,7 +204,7 @@ _STEMS = {row.file.removesuffix("_{n}exps"): probe for probe, row in ARTIFACTS.i
 
 
 def label_of(changed: Mapping[str, object]) -> str:
-    """What a call does differently, for its result's name: "part=mlp"; of a file, a name and a hash of its content."""
+    """The label of a changed call, for its result's name: "part=mlp"; a file is a name and a hash of its content."""
     return ",".join(f"{name}={_short(value)}" for name, value in sorted(changed.items()))
 
 
@@ -224,7 +224,7 @@ def _hashed(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class ResultName:
-    """What the name of a result's file says; `key` is its name in a study, such as "residual_erasure:spouse"."""
+    """The parts of a result file's name; `key` is the result's name in a study, such as "residual_erasure:spouse"."""
 
     probe: str
     pair: str = ""  # the label of another question than the papers'
@@ -236,7 +236,7 @@ class ResultName:
 
 
 def parse_name(path: str | Path) -> ResultName:
-    """What a file's name says; ArtifactError for a name that no result has."""
+    """The parts of a file's name; ArtifactError if it is not the name of a result."""
     match = re.fullmatch(r"(.+?)(?:_\d+exps(?:_([a-z0-9_-]+))?)?(?:@(.+))?\.pt", Path(path).name)
     stem, pair, changed = match.groups("") if match else ("", "", "")
     if stem in _STEMS:

@@ -32,15 +32,15 @@ Key = tuple[str, str, str]  # dataset, model, probe
 
 
 class Study(dict):
-    """The results in a folder: (dataset, model, probe) -> result, by model, then dataset, then probe.
+    """The results in a folder: (dataset, model, probe) -> result, by model, then data set, then probe.
 
-    models, datasets: which ones, in this order; by default all that have results, small models and the papers' datasets
-    first. A probe on another question than the papers' has the key `with_pair(probe, pair)`; `pairs` has the labels of
-    these questions. `paths`: (dataset, model, probe) -> file.
+    - folder: such as "outputs"
+    - models, datasets: these, in this order; by default all, small models and the papers' data sets first
 
-    Warns of its `problems`: unreadable files, which are left out, results of an earlier version of the probe, datasets
-    with results of different prompts, models with results of different weights. Raises MissingArtifact if there are no
-    results.
+    `pairs` has the labels of questions other than the papers', and `paths` the files. `problems` are warned about:
+    unreadable files, results of earlier versions, and different prompts or weights in one row.
+
+    Raises MissingArtifact if the folder has no results.
     """
 
     def __init__(
@@ -130,18 +130,25 @@ class Study(dict):
 def load_results(
     folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
 ) -> pd.DataFrame:
-    """All values per layer in a folder, one row each, for your own plots and statistics.
+    """All values per layer of a folder of results, one per row, for your own plots and statistics.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> path = dl.logit_lens(llm, prompts).save("outputs/gsm8k/toy-4l")
     >>> dl.load_results("outputs").probe.unique().tolist()
     ['logit_lens']
 
-    Columns model, dataset, probe, layer, key, value (float64), and column: the index along the second axis of a map
-    (affected layer of an effect, token of an erasure or attribution; NA for curves). Row 0 of an erasure is the
-    embeddings. Values per prompt or example are left out, and token ids; those per level of difficulty, or for a number
-    of removed blocks (the first is `layer`), have it in their key, such as mean_layer_effect:3. MissingArtifact if the
-    folder has no results.
+    - folder: such as "outputs"
+    - models, datasets: only these
+
+    Returns a DataFrame:
+
+    - model, dataset, probe, layer, key: where the value comes from
+    - column: the second index of a map (affected layer, or token); NA for curves
+    - value: float64
+
+    Values per prompt and token ids are left out. For an erasure, layer 0 is the embeddings.
+
+    Raises MissingArtifact if the folder has no results.
     Cost: no forward pass.
     """
     frames = [

@@ -184,7 +184,7 @@ def why_failed(partial: Path) -> str:
 
 
 def tail(log: Path) -> str:
-    """The end of a log."""
+    """The last lines of a log."""
     return log.read_bytes()[-4000:].decode(errors="replace") if log.exists() else ""
 
 

@@ -13,7 +13,9 @@ from .execute import why_failed
 
 
 def runs_in(out: Path) -> tuple[list[Run], list[str]]:
-    """The runs of earlier commands in a folder, with the parameters of their last command; and what cannot be read."""
+    """The runs of earlier commands in a folder, with the parameters of their last command, and the folders that cannot
+    be read.
+    """
     runs, problems = [], []
     for path in sorted(out.glob(f"*/*/{RECORD}")):
         record = record_in(path.parent)
@@ -53,7 +55,7 @@ def _lacking(run: Run) -> list[str]:
 
 
 def _notes(run: Run) -> Iterator[str]:
-    """What else there is to say of a run: other settings, what runs, failed or was interrupted, jobs on a server."""
+    """Notes on a run: other settings, running, failed or interrupted, and jobs on a server."""
     try:
         yield from (f"other settings: {line}" for line in run.other_settings(*run.params.PROBES))
     except ValueError as error:  # of texts or a checkpoint that are gone
