@@ -1,147 +1,155 @@
-"""Two models, or one before and after training: what differs, and whether it is more than chance."""
+"""Two models or more, or one before and after training: their effective depths, and the differences."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
-from typing import cast
 
 import pandas as pd
 from matplotlib.figure import Figure
+from nnsight import TransformersModel
 
-from .effective_depth.changes import Change, depth_change, same_prompts
-from .effective_depth.rules import METRICS, PAPER_METRICS
-from .figures import KINDS, plot
-from .figures.grid import save
-from .figures.kinds import find_kind
+from .data.tokens import texts_of
+from .effective_depth.intervals import UNPAIRED, NoInterval, difference_interval, same_prompts
+from .effective_depth.rules import RULES, Rule, ratio
+from .effective_depth.tables import effective_depths
+from .figures.grid import figure_of, save
+from .figures.kinds import KINDS, find_kind
+from .probes.logit_lens import logit_lens
+from .probes.relative_contribution import relative_contribution
+from .results.provenance import prompts_hash
 from .results.result import Result
-from .results.schemas import ARTIFACTS, MissingArtifact, without_pair
+from .results.schemas import ARTIFACTS, MissingArtifact
 from .results.study import Study
 
 FIGURES = ("cosine", "relative_contribution", "lens_kl", "lens_overlap", "layer_effects", "output_change")
+COLUMNS = (
+    "dataset rule first second ed_first ed_second ratio_first ratio_second difference low high prompts note".split()
+)
 
-Source = Mapping | str | Path
+Source = Mapping | TransformersModel | str | Path
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What `compare` returns: as text a sentence for each effective depth.
+    """What `compare` returns; as text it is its frame.
 
-    results: dataset ("" where it is not known) and probe -> name -> result; changes: dataset -> its changes, of every
-    model from the first.
+    results: (dataset, probe) -> name -> result; dataset is "" where it is not known.
     """
 
     results: Mapping[tuple[str, str], Mapping[str, Mapping]]
-    changes: Mapping[str, list[Change]]
 
     def __repr__(self) -> str:
-        """A line for each dataset, rule and model beside the first."""
-        lines = [f"{dataset}: {change}" if dataset else str(change) for dataset, change in self._each()]
-        return "\n".join(lines) or "No effective depth is read from these results; plot() draws them."
+        return self.frame.to_string(index=False, na_rep="–", float_format="{:.2f}".format)
 
-    def depths(self) -> pd.DataFrame:
-        """A row per dataset, rule and model beside the first: both depths, their difference, its ends, and a note.
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row per dataset, rule and model beside the first. Columns:
 
-        Columns dataset, metric, first, second, ed_first, ed_second, difference (layers, or a share of the depth of
-        models with different numbers of them), low, high, prompts, note.
+        dataset, rule; first, second: the names; ed_first, ed_second: the depths, layers; ratio_first, ratio_second;
+        difference: ratio_second − ratio_first; low, high: its 95 % interval (NA: no limit, or none);
+        prompts: how many the second has; note: why something is missing, or how prompts were compared.
         """
         rows = [
-            (dataset, c.metric, c.first, c.second, *c.depths, c.difference, c.low, c.high, c.n_prompts, c.note)
-            for dataset, c in self._each()
+            {"dataset": dataset, "rule": name, "first": first, "second": second}
+            | _difference(rule, results[first], results[second])
+            for (dataset, _), results in self.results.items()
+            for name, rule in RULES.items()
+            for first, *others in [[*results]]
+            for second in others
+            if rule.reads(results[first]) and rule.reads(results[second])
         ]
-        columns = "dataset metric first second ed_first ed_second difference low high prompts note".split()
-        return pd.DataFrame(rows, columns=columns).astype({"ed_first": "Int64", "ed_second": "Int64"})
+        whole = dict.fromkeys(("ed_first", "ed_second", "prompts"), "Int64")
+        shares = dict.fromkeys(("ratio_first", "ratio_second", "difference", "low", "high"), float)
+        return pd.DataFrame(rows, columns=COLUMNS).astype(whole | shares)
 
     def plot(self, kind: str = "") -> list[Figure]:
-        """Draw a kind of figure, or those of `FIGURES` that the results allow: curves in one panel, heat maps of two
-        with their difference. A figure per dataset. ValueError for a kind that no result has the keys of."""
+        """Draw a kind of figure, or those of `FIGURES` that all results allow: a figure per dataset.
+
+        Curves are in one panel, heat maps in a row for each model. ValueError for a kind that they do not allow.
+        """
         figures = [figure for name in ([kind] if kind else FIGURES) for _, figure in self._drawn(name)]
         if kind and not figures:
             raise ValueError(f"{kind} is drawn from {KINDS[kind].probe}, which these results do not all have")
         return figures
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write the figures, the frame as depths.csv and the sentences as comparison.txt; the paths written."""
+        """Write the frame as depths.csv, and the figures as .png and .pdf; the paths written."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        texts = {"depths.csv": self.depths().to_csv(index=False), "comparison.txt": f"{self}\n"}
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        drawn = [(label, figure) for name in FIGURES for label, figure in self._drawn(name)]
-        figures = [path for label, figure in drawn for path in save(figure, folder / label)]
-        return [*figures, *(folder / name for name in texts)]
+        self.frame.to_csv(folder / "depths.csv", index=False)
+        drawn = [(name, figure) for kind in FIGURES for name, figure in self._drawn(kind)]
+        return [folder / "depths.csv", *(save(figure, folder / f"{name}.png") for name, figure in drawn)]
 
     def _drawn(self, name: str):
         """The name of a file and the figure of one kind, for each dataset that has it."""
         kind = find_kind(name)
         for (dataset, probe), results in self.results.items():
-            if kind.probe == probe and all(map(kind.can_draw, results.values())):
+            if kind.probe == probe and all(map(kind.values, results.values())):
                 title = ": ".join(filter(None, [kind.title, dataset]))
-                yield "_".join(filter(None, [dataset, name])), cast(Figure, plot(name, results, title=title).figure)
-
-    def _each(self):
-        return [(dataset, change) for dataset, changes in self.changes.items() for change in changes]
+                yield "_".join(filter(None, [dataset, name])), figure_of(kind, results, title)
 
 
-def compare(of: Mapping[str, Source], *unnamed: Source) -> Comparison:
-    """Curves, effective depths and their differences of two models or more: compare({"base": a, "tuned": b}).
+def _difference(rule: Rule, first: Mapping, second: Mapping) -> dict:
+    """Both depths, their difference and its interval, or the note that says why they are not there."""
+    name = next(name for name, other in RULES.items() if other is rule)
+    depths = [effective_depths(result).set_index("rule").loc[name] for result in (first, second)]
+    row = {"ed_first": depths[0].ed, "ed_second": depths[1].ed, "prompts": depths[1].prompts, "note": ""}
+    row |= {"ratio_first": depths[0].ratio, "ratio_second": depths[1].ratio}
+    if notes := [depth.note for depth in depths if pd.isna(depth.ed)]:
+        return row | {"note": "; ".join(dict.fromkeys(notes))}
+    row["difference"] = ratio(depths[1].ed, depths[1].layers) - ratio(depths[0].ed, depths[0].layers)
+    try:
+        row["low"], row["high"] = difference_interval(first, second, rule)
+    except NoInterval as reason:
+        return row | {"note": f"no interval: {reason}"}
+    return row | {"note": "" if same_prompts(first, second) else UNPAIRED}
+
+
+def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> Comparison:
+    """Effective depths, curves and their differences of two models or more: compare({"base": a, "tuned": b}).
 
     >>> prompts = dl.load_prompts("gsm8k", 3, source="embedded")
-    >>> lens = {name: dl.logit_lens(dl.load_model(name), prompts) for name in ("toy-4l", "toy-8l")}
-    >>> len(dl.compare(lens).depths())
-    2
+    >>> found = dl.compare({name: dl.load_model(name) for name in ("toy-4l", "toy-8l")}, prompts)
+    >>> found.frame.rule.tolist()
+    ['cosine', 'kl', 'overlap']
 
-    of: name -> what a probe or `load_artifact` returned, a `Run`, or a folder of results: a run's (outputs/gsm8k/NAME)
-    or a study's with one model. The first is what the others are compared with, on the probes and datasets that all
-    have. Of models that have read the same prompts each difference has a 95 % interval, over these prompts.
+    of: name -> a model, what a probe or `load_artifact` returned, a `Run`, or a folder of results: a run's
+    (outputs/gsm8k/NAME), or a study's with one model. The others are compared with the first.
+    prompts: list of strings, on which models are measured.
 
-    Returns a `Comparison`: as text its sentences; `.depths()` is the frame, `.plot()` draws, `.save(folder)` writes
-    both. ValueError for fewer than two, or nothing in common; MissingArtifact for a folder without results.
-    Cost: no forward pass; the bootstrap of an interval for each depth.
+    Returns a `Comparison`: `.frame` has the depths and differences, `.plot()` draws, `.save(folder)` writes both.
+    Where both are known to have read the same prompts, the interval of a difference is paired.
+    ValueError for fewer than two, models without prompts, or nothing in common; MissingArtifact for a folder without
+    results.
+    Cost: of models two forward passes per prompt; else none.
     """
-    if unnamed or not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
-        raise ValueError('give two results or more by name: dl.compare({"base": a, "tuned": b}).')
-    found = {name: _results_of(name, source) for name, source in of.items()}
+    if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
+        raise ValueError('give two by name: dl.compare({"base": a, "tuned": b}), with models also the prompts.')
+    found = {name: _results_of(name, source, prompts) for name, source in of.items()}
     first, *others = found
     shared = [key for key in found[first] if all(key in found[name] for name in others)]
     if not shared:
         have = "; ".join(f"{name} has {', '.join(map(_spoken, results))}" for name, results in found.items())
         raise ValueError(f"they have no probe on the same dataset in common: {have}.")
-    results = {key: {name: found[name][key] for name in found} for key in shared}
-    changes = {}
-    for (dataset, probe), by_name in results.items():
-        metrics = [name for name in PAPER_METRICS if METRICS[name].probe == without_pair(probe)]
-        of_probe = [
-            depth_change(by_name[first], by_name[other], metric, (first, other))
-            for metric in metrics
-            for other in others
-        ]
-        changes.setdefault(dataset, []).extend(of_probe)
-    return Comparison(results, changes)
-
-
-def beside_the_first(study: Study) -> list[str]:
-    """A sentence for each effective depth of each model beside the study's first, where both have read the same
-    prompts."""
-    lines, (first, *others) = [], study.models
-    for dataset, other, metric in product(study.datasets, others, PAPER_METRICS):
-        both = [study.get((dataset, model, METRICS[metric].probe), {}) for model in (first, other)]
-        if all(map(METRICS[metric].reads, both)) and same_prompts(*both):
-            lines.append(f"{dataset}: {depth_change(both[0], both[1], metric, (first, other))}")
-    return lines
+    return Comparison({key: {name: found[name][key] for name in found} for key in shared})
 
 
 def _spoken(key: tuple[str, str]) -> str:
     return " on ".join(filter(None, reversed(key)))
 
 
-def _results_of(name: str, source: Source) -> dict[tuple[str, str], Mapping]:
+def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dict[tuple[str, str], Mapping]:
     """(dataset, probe) -> result of one model."""
+    if isinstance(source, TransformersModel):
+        if prompts is None:
+            raise ValueError(f'{name} is a model; give the prompts too: dl.compare({{"{name}": llm, …}}, prompts).')
+        of_texts = {"meta": {"prompts_hash": prompts_hash(texts_of(prompts))}}
+        return {("", p.__name__): p(source, prompts) | of_texts for p in (relative_contribution, logit_lens)}
     if isinstance(source, Mapping):
         return {("", _probe_of(name, source)): source}
     folder = getattr(source, "folder", source)
     if not isinstance(folder, str | Path):
-        raise ValueError(f"{name} is a {type(source).__name__}; give a probe's result, a Run, or a folder of results.")
+        raise ValueError(f"{name} is a {type(source).__name__}; give a model, a result, a Run or a folder of results.")
     folder = Path(folder).resolve()
     if not folder.is_dir():
         raise MissingArtifact(f"{name}: there is no folder {folder}; give that of a run, such as outputs/gsm8k/toy-8l")

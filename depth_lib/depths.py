@@ -8,13 +8,14 @@ import pandas as pd
 import torch
 from nnsight import TransformersModel
 
-from .effective_depth.tables import CONTROL
 from .effective_depth.tables import effective_depths as of_result
+from .figures.grid import by_name
 from .models.load import in_memory
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
 
 SEED = 0
+CONTROL = "random weights, same architecture"
 
 
 def effective_depths(
@@ -28,36 +29,37 @@ def effective_depths(
     >>> dl.effective_depths(llm, prompts, control=True).ed.notna().groupby("model", sort=False).sum().to_dict()
     {'the model': 3, 'random weights, same architecture': 0}
 
-    A row per rule that reads it, index metric; columns layers (L), ed (a layer; NA: none), low, high (its 95 % interval
-    over prompts; NA: open), ratio (ED + 1) / L, ratio_low, ratio_high, note (why one is missing). Of several results,
-    and with control, index model and metric; with control rows of the model, then of its architecture with weights as
-    transformers initialises them (seed 0). ValueError for a result that no rule reads, a model without prompts, or a
-    control of a result alone.
+    A row for each rule that reads it, index rule; for several results, or with a control, index model and rule.
+    Columns:
+    layers: the number of blocks L; prompts: how many there are;
+    ed: the effective depth, a layer (NA: none); low, high: its 95 % interval over prompts (NA: no limit, or none);
+    ratio: (ED + 1) / L; ratio_low, ratio_high; note: why something is missing.
+
+    of: a result, several by name, or a model of `load_model`; prompts: list of strings, for a model;
+    control: also the same architecture with weights as transformers initialises them, drawn with seed 0.
+    ValueError for a result that no rule reads, a model without prompts, or a control of a result.
     Cost: of a result no forward pass; of a model two per prompt, and as many of its control.
     """
-    if not isinstance(of, Mapping | TransformersModel):
-        raise ValueError(
-            'give a result, several by name ({"base": a, "tuned": b}), or a model of dl.load_model with its prompts.'
-        )
     if isinstance(of, Mapping):
         if control or prompts is not None:
             raise ValueError("a control is measured on prompts: dl.effective_depths(llm, prompts, control=True).")
-        if of and all(isinstance(one, Mapping) for one in of.values()):
-            return pd.concat({name: of_result(one) for name, one in of.items()}, names=["model"])
-        return of_result(of)
+        found = {name: of_result(result).set_index("rule") for name, result in by_name(of).items()}
+        return found[""] if [*found] == [""] else pd.concat(found, names=["model"])
+    if not isinstance(of, TransformersModel):
+        raise ValueError(
+            'give a result, several by name ({"base": a, "tuned": b}), or a model of dl.load_model with its prompts.'
+        )
     prompts = [prompts] if isinstance(prompts, str) else list(() if prompts is None else prompts)
     if not prompts:
         raise ValueError("give the prompts too: dl.effective_depths(llm, prompts).")
     found = _measured(of, prompts)
-    return (
-        pd.concat({"the model": found, CONTROL: _measured(untrained(of), prompts)}, names=["model"])
-        if control
-        else found
-    )
+    both = {"the model": found, CONTROL: _measured(untrained(of), prompts)} if control else {}
+    return pd.concat(both, names=["model"]) if control else found
 
 
 def _measured(llm, prompts):
-    return pd.concat([of_result(probe(llm, prompts)) for probe in (relative_contribution, logit_lens)])
+    results = [probe(llm, prompts) for probe in (relative_contribution, logit_lens)]
+    return pd.concat([of_result(result).set_index("rule") for result in results])
 
 
 def untrained(llm: TransformersModel) -> TransformersModel:

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from nnsight import TransformersModel
 
 from .data.choices import Choice
+from .data.orders import AT_MOST
 from .effective_depth.accuracy import accuracy_change
 from .effective_depth.removal import Removable, removable
-from .effective_depth.rules import AT_MOST
 from .models.removal import remove_blocks, save_model, stretch_of
 from .probes.block_removal import block_removal
 from .probes.choice_accuracy import choice_accuracy
@@ -23,8 +22,8 @@ tags: [pruned]
 
 {removable}. {accuracy}
 
-The blocks were chosen on {n_prompts} texts with depth_lib's `block_removal`: the loss of the next token rises by
-{loss:.3f} nats on these texts, which favours this choice. The model was not trained after the removal.
+The blocks were chosen on every second of {n_prompts} texts with depth_lib's `block_removal`; the loss is that of the
+others. The model was not trained after the removal.
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -62,7 +61,6 @@ class Pruned:
             removable=self.removable,
             accuracy=self.accuracy,
             n_prompts=self.n_prompts,
-            loss=self.removable.loss,
             folder=Path(folder).name,
         )
         path = Path(folder) / "README.md"
@@ -94,11 +92,7 @@ def prune(
     result = block_removal(llm, prompts, sizes=sizes)
     found = removable(result, at_most)
     if not found.n:
-        cheapest = result["removal_loss"].nan_to_num(torch.inf).amin(1).tolist()
-        costs = [f"{n}: {cost:.3f}" for n, cost in zip(found.sizes, cheapest, strict=True)]
-        raise ValueError(
-            f"{found}. Allow more with at_most (--at-most); the cheapest by number: {', '.join(costs[:8])}."
-        )
+        raise ValueError(f"{found}. Allow more with at_most (--at-most).")
     shorter = remove_blocks(llm, found)
     said = ""
     if choices:

@@ -11,13 +11,13 @@ import sys
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from depth_lib.effective_depth.published import published_depths
+from depth_lib.figures.card import card_figure
 
 import depth_lib as dl
-from depth_lib.effective_depth.published import published_depths
 from depth_lib.effective_depth.rules import PAPER_METRICS
 from depth_lib.effective_depth.tables import depths
 from depth_lib.figures import grid, overview_figure
-from depth_lib.figures.card import card_figure
 from depth_lib.results.study import Study
 from docs.pictures import DOCS, OUTPUTS, save
 from tests.real.depths import table

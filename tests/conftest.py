@@ -75,7 +75,7 @@ def pytest_collection():
 
 # What takes long, in this order; the many short tests come last and fill up.
 LONG = ("remote", "real", "probes/test_probes", "sweep/test_sweep", "sweep/test_wheel")
-LONG += ("sweep/test_make", "test_notebooks", "figures", "model_maps", "report")
+LONG += ("sweep/test_make", "test_notebooks", "figures", "report")
 LONG += ("third_party", "test_files", "test_contributing", "sweep", "test_hub", "probes", "parallel")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from depth_lib.data.orders import removals, repeats, swaps
-from depth_lib.effective_depth.published import published_depths
+from depth_lib.effective_depth.tables import published_depths
 from depth_lib.params import FIVE_PROBES
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import ARTIFACTS

@@ -8,9 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import depth_lib as dl
-from depth_lib.comparison import beside_the_first
 from depth_lib.embedded import toy_path
-from depth_lib.results.study import Study
 from depth_lib.run import Run
 from tests.synthetic import result_of, save, write_run
 
@@ -34,19 +32,18 @@ def base_and_tuned():
     return [dl.logit_lens(one, prompts) for one in (llm, dl.load_model(model, tokenizer))]
 
 
-def test_two_results_are_a_sentence_a_frame_and_curves_in_one_panel(base_and_tuned):
+def test_two_results_are_a_frame_and_curves_in_one_panel(base_and_tuned):
     base, tuned = base_and_tuned
     found = dl.compare({"base": base, "tuned": tuned})
-    frame = found.depths().set_index("metric")
-    for metric, depth in (("kl", dl.effective_depth_kl), ("overlap", dl.effective_depth_overlap)):
-        row = frame.loc[metric]
-        assert (row.ed_first, row.ed_second) == (depth(base), depth(tuned))
-        assert row.difference == row.ed_second - row.ed_first and row.low <= row.difference <= row.high
-        assert row.prompts == 4
-    lines = str(found).splitlines()
-    assert len(lines) == 2 and lines[0].startswith("By kl the prediction forms") and "in tuned" in lines[0]
-    figure, *others = found.plot("lens_kl")
-    assert not others and {"base", "tuned"} <= {text.get_text() for text in figure.legends[0].texts}
+    frame = found.frame.set_index("rule")
+    for rule, depth in (("kl", dl.effective_depth_kl), ("overlap", dl.effective_depth_overlap)):
+        row = frame.loc[rule]
+        assert (row.ed_first, row.ed_second, row.prompts) == (depth(base), depth(tuned), 4)
+        assert row.difference == pytest.approx((row.ed_second - row.ed_first) / 8)
+        assert row.low <= row.difference <= row.high
+    assert "kl" in str(found) and "tuned" in str(found)
+    (figure,) = found.plot("lens_kl")
+    assert {"base", "tuned"} <= {text.get_text() for text in figure.legends[0].texts}
     drawn = [line.get_ydata() for ax in figure.axes for line in ax.lines if len(line.get_xdata()) == 8]
     for result in base_and_tuned:
         assert any(np.allclose(line, result["res_kl_divs"]) for line in drawn)
@@ -54,44 +51,53 @@ def test_two_results_are_a_sentence_a_frame_and_curves_in_one_panel(base_and_tun
         found.plot("cosine")
 
 
-def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path, monkeypatch):
+def test_prompts_are_the_same_if_their_texts_are_not_if_their_lengths_are(base_and_tuned):
+    base, tuned = base_and_tuned
+    alike, other = ({"meta": {"prompts_hash": name}} for name in ("a", "b"))
+    paired = dl.compare({"base": base | alike, "tuned": tuned | alike}).frame
+    independent = dl.compare({"base": base | alike, "tuned": tuned | other}).frame
+    assert (paired.note == "").all() and independent.note.str.startswith("compared as independent").all()
+    longer = base | alike | {"n_tokens": base["n_tokens"] + 1}  # with a first token of its own
+    assert (dl.compare({"base": base | alike, "tuned": longer}).frame.note == "").all()
+
+
+def test_models_are_measured_on_the_prompts_that_are_given():
+    models, prompts = {name: dl.load_model(name) for name in ("toy-4l", "toy-8l")}, ["5 + 7 = 12", "3 + 4 = 7", "8"]
+    frame = dl.compare(models, prompts).frame
+    assert frame.rule.tolist() == ["cosine", "kl", "overlap"] and frame.note.str.startswith("compared as").sum() == 0
+    lens = {name: dl.logit_lens(llm, prompts) for name, llm in models.items()}
+    alone = dl.effective_depths(lens).ed
+    assert frame.set_index("rule").ed_second["kl"] is alone["toy-8l", "kl"] or (
+        frame.set_index("rule").ed_second["kl"] == alone["toy-8l", "kl"]
+    )
+    with pytest.raises(ValueError, match="toy-4l is a model; give the prompts too: dl.compare"):
+        dl.compare(models)
+
+
+def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path):
     for seed, model in enumerate(("base", "tuned")):
         write_run(tmp_path, "gsm8k", model, 8, ("logit_lens", "layer_effects"), seed=0)
         write_run(tmp_path, "gsm8k", model, 8, ("relative_contribution",), seed=seed)
     write_run(tmp_path, "hellaswag", "base", 8, ("logit_lens",))
     found = dl.compare({name: tmp_path / "gsm8k" / name for name in ("base", "tuned")})
     assert set(found.results) == {("gsm8k", p) for p in ("logit_lens", "layer_effects", "relative_contribution")}
-    assert all(line.startswith("gsm8k: By ") for line in str(found).splitlines())
-    same = found.depths().set_index("metric").loc["kl"]
-    assert (same.difference, same.low, same.high) == (0, 0, 0)
+    assert (found.frame.dataset == "gsm8k").all() and found.frame.set_index("rule").difference["kl"] == 0
     (heat,) = found.plot("layer_effects")
-    assert any("tuned - base" in ax.get_title() for ax in heat.axes)
-    monkeypatch.setattr(
-        "depth_lib.comparison.save", lambda _, stem: [stem.with_suffix(end) for end in (".png", ".pdf")]
-    )
+    assert {ax.get_title().split("\n")[0] for ax in heat.axes if ax.get_title()} == {"base", "tuned"}
     written = found.save(tmp_path / "both")
-    assert {path.name for path in written} >= {
-        "gsm8k_lens_kl.png",
-        "gsm8k_layer_effects.pdf",
-        "depths.csv",
-        "comparison.txt",
-    }
+    assert {path.name for path in written} >= {"gsm8k_lens_kl.png", "gsm8k_layer_effects.png", "depths.csv"}
     assert len(pd.read_csv(tmp_path / "both/depths.csv")) == 3
-    cell = {"MODEL": "base", "MODEL_ID": "toy-8l", "DATASET": "gsm8k", "OUT": str(tmp_path)}
-    assert "hellaswag" not in "".join(said := beside_the_first(Study(tmp_path, ["base", "tuned"])))
-    assert sorted(said) == sorted(line for line in str(found).splitlines() if "different prompts" not in line)
-    run = Run(cell | {"N_EXAMPLES": 10})
+    run = Run({"MODEL": "base", "MODEL_ID": "toy-8l", "DATASET": "gsm8k", "OUT": str(tmp_path), "N_EXAMPLES": 10})
     assert str(dl.compare({"base": run, "tuned": tmp_path / "gsm8k/tuned"})) == str(found)
 
 
 def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
     lens, effects = result_of("logit_lens", 8), result_of("layer_effects", 8)
-    for given in ([[lens, lens]], [lens, effects]):
-        with pytest.raises(ValueError, match="give several results by name: dl.plot"):
-            dl.plot("lens_kl", *given)
+    with pytest.raises(ValueError, match="give a result, or several by name"):
+        dl.plot("lens_kl", [lens, lens])
     both = dl.effective_depths({"a": lens, "b": lens})
-    assert both.loc["b"].equals(dl.effective_depths(lens)) and both.index.names == ["model", "metric"]
-    with pytest.raises(ValueError, match="give two results or more by name"):
+    assert both.loc["b"].equals(dl.effective_depths(lens)) and both.index.names == ["model", "rule"]
+    with pytest.raises(ValueError, match="give two by name"):
         dl.compare({"base": lens})
     with pytest.raises(ValueError, match="no probe on the same dataset in common: a has logit_lens; b has layer_eff"):
         dl.compare({"a": lens, "b": effects})

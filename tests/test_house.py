@@ -22,10 +22,10 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"remote"},
     {"session"},
     {"results"},
-    {"probes", "lenses", "model_maps"},
+    {"probes", "lenses"},
     {"effective_depth"},
     {"figures"},
-    {"report", "comparison", "training", "papers", "pruning", "depths"},
+    {"report", "comparison", "training", "papers", "pruning", "depths", "maps"},
     {"run"},
     {"sweep"},
 )

@@ -10,7 +10,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
-from depth_lib.effective_depth.rules import METRICS
+from depth_lib.effective_depth.rules import RULES
 from depth_lib.session import run
 from tests.probes.comparing import TOLERANCE
 
@@ -30,9 +30,9 @@ def test_one_text_is_one_prompt_and_a_generator_is_read_by_every_probe(toy):
 
 def test_prompts_of_one_token_which_nothing_predicts_do_not_make_a_model_one_without_signal(lens):
     values = {key: lens[key] for key in ("res_kl_divs", "loss", "shuffled_loss", "n_tokens")}
-    assert not METRICS["kl"].no_signal(values)
+    assert not RULES["kl"].no_signal(values)
     zeros = {key: torch.cat([values[key], torch.zeros(60)]) for key in ("loss", "shuffled_loss")}
-    assert not METRICS["kl"].no_signal(values | zeros | {"n_tokens": torch.cat([values["n_tokens"], torch.ones(60)])})
+    assert not RULES["kl"].no_signal(values | zeros | {"n_tokens": torch.cat([values["n_tokens"], torch.ones(60)])})
 
 
 def test_orders_and_lenses_may_be_arrays_and_paths(toy, lens, tmp_path):

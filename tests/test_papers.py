@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 import depth_lib as dl
-from depth_lib.effective_depth.published import published_depths
-from depth_lib.figures import KINDS, PAPER_FIGURES
-from depth_lib.papers import FIGURES
-from tests.synthetic import result_of, write_run
+from depth_lib.effective_depth.tables import published_depths
+from depth_lib.figures import KINDS
+from depth_lib.figures.marks import PUBLISHED
+from depth_lib.papers import FIGURES, HU
+from tests.synthetic import result_of, save
 
 
 @pytest.fixture(autouse=True)
@@ -18,17 +19,17 @@ def close_figures():
 
 
 def test_every_number_draws_what_its_probe_returned_and_only_the_papers_keys():
-    for number, row in FIGURES.items():
+    for number, (name, *which) in FIGURES.items():
         result = {"relative": np.eye(3), "best": np.arange(3)}
-        if row.kind in KINDS:
-            result = result_of(KINDS[row.kind].probe, 8)
+        if name != "linear_maps":
+            result = result_of(KINDS[name].probe, 8)
         figure = dl.paper(number, result)
         assert f"Figure {number}." in figure._suptitle.get_text().replace("\n", " ")
-        if row.key and row.kind != "output_change":
+        if which and which[0].endswith("tokens") and "change" not in name:
+            (key,) = [key for key, label in KINDS[name].read.items() if label == which[0]]
             (panel,) = [ax for ax in figure.axes if ax.has_data() and ax.get_label() != "<colorbar>"]
             drawn, upper = np.ma.filled(panel.images[0].get_array(), np.nan), np.triu_indices(8, 1)
-            assert np.allclose(drawn[upper], result[row.key].numpy()[upper])
-        plt.close(figure)
+            assert np.allclose(drawn[upper], result[key].numpy()[upper])
 
 
 def test_figure_3a_is_of_all_tokens_and_3b_of_future_ones_as_in_the_paper(toy, monkeypatch):
@@ -39,7 +40,7 @@ def test_figure_3a_is_of_all_tokens_and_3b_of_future_ones_as_in_the_paper(toy, m
         image = dl.paper(number, toy).axes[0].images[0].get_array()
         upper = np.triu_indices(4, 1)
         assert np.allclose(np.ma.filled(image, np.nan)[upper], truth[upper], atol=1e-5)
-    with pytest.raises(ValueError, match='no max_all_layer; give one of mode="all"'):
+    with pytest.raises(ValueError, match='Figure 3a shows all tokens; give .*mode="all"'):
         dl.paper("3a", {"max_future_layer": truth})
 
 
@@ -50,30 +51,52 @@ def test_a_model_is_measured_on_the_prompts_that_ship(toy):
     assert any(len(values) == 4 and np.allclose(values, truth, atol=1e-4) for values in bars)
 
 
-def test_a_name_draws_a_panel_per_model_with_the_published_depth_in_grey(tmp_path):
-    model = "Qwen2.5-7B-Instruct"
-    write_run(tmp_path, "gsm8k", model, 28)
-    write_run(tmp_path, "gsm8k", "toy-8l", 8)
-    figure = dl.paper("gsm8k_logit_lens_kl", tmp_path)
-    published = published_depths().set_index(["model", "dataset", "metric"]).ed[model, "gsm8k", "kl"]
-    grey = [line.get_xdata()[0] for ax in figure.axes for line in ax.lines if line.get_label() == "published"]
-    assert grey == [published]
-    both = dl.paper("4a", tmp_path)
-    assert {f"{model}, gsm8k", "toy-8l, gsm8k"} <= {text.get_text() for text in both.legends[0].texts}
+def test_prompts_that_are_too_long_are_left_out_and_counted(toy):
+    long, short = "5 + 7 = " * 400, "5 + 7 = 12"
+    with pytest.warns(UserWarning, match="1 of 2 prompts have more tokens than the model's 2048 positions"):
+        figure = dl.paper("4a", toy, [long, short])
+    truth = dl.logit_lens(toy, [short])["res_kl_divs"]
+    bars = [patch.get_data().values for patch in figure.axes[0].patches if hasattr(patch, "get_data")]
+    assert any(len(values) == 4 and np.allclose(values, truth, atol=1e-4) for values in bars)
+
+
+def test_every_panel_of_the_papers_twelve_has_its_published_depth_and_the_legend_names_it(tmp_path):
+    published = published_depths().set_index(["model", "dataset", "rule"])
+    for model, dataset in {row[:2] for row in published.index if row[1] != "aime24"}:
+        layers = int(published.layers[model, dataset, "kl"])
+        save(tmp_path, model, "logit_lens", dataset=dataset, result=result_of("logit_lens", layers, 3))
+    figure = dl.paper("gsm8k_hellaswag_logit_lens_kl", tmp_path)
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    assert len(panels) == 24 and figure.get_size_inches()[0] <= 7.3 and figure.get_size_inches()[1] <= 10.6
+    for ax in panels:
+        name, dataset = "".join(ax.get_title().split("\n")[:-1]), ax.get_title().split("\n")[-1]
+        (line,) = [line for line in ax.lines if line.get_label() == PUBLISHED]
+        assert line.get_xdata()[0] == published.ed[name, dataset, "kl"]
+    assert PUBLISHED in {text.get_text() for text in figure.legends[0].texts}
+    places = [(ax.get_subplotspec().rowspan.start, ax.get_subplotspec().colspan.start) for ax in panels]
+    assert places == [(row, column) for row in range(3) for column in range(8)]
+
+
+def test_maps_of_a_folder_are_laid_out_in_the_papers_grid(tmp_path):
+    models = {"Qwen2.5-Math-1.5B": 28, "Qwen2.5-1.5B-Instruct": 28, "Qwen2.5-7B-Instruct": 28}
+    for model, layers in models.items():
+        save(tmp_path, model, "layer_effects", result=result_of("layer_effects", layers, 3))
+    width, height = dl.paper("3a", tmp_path).get_size_inches()
+    assert width <= 7.3 and height < 2 * width
 
 
 def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
-    with pytest.raises(ValueError, match=f"no figure is called '9z'; there are 2a, .*{[*PAPER_FIGURES][-1]}"):
+    with pytest.raises(ValueError, match=f"no figure is called '9z'; there are 2a, .*{[*HU][-1]}"):
         dl.paper("9z", {})
     with pytest.raises(ValueError, match="no figure is called '3'; there are 3a, 3b$"):
         dl.paper("3", {})
-    for number, why in (("1", "not drawn: it shows benchmark scores"), ("9", "draw 6b"), ("8", "is of two models")):
+    for number, why in (("1", "not drawn: it shows benchmark scores"), ("9", "draw 6b")):
         with pytest.raises(ValueError, match=why):
             dl.paper(number, tmp_path)
-    with pytest.raises(ValueError, match="has a panel per model: give a folder of results"):
+    with pytest.raises(ValueError, match="has a panel per model; give a folder of results"):
         dl.paper("gsm8k_logit_lens_kl", result_of("logit_lens", 8))
-    with pytest.raises(ValueError, match="it is relative_contribution's"):
+    with pytest.raises(ValueError, match="needs a relative_contribution result with att_cos"):
         dl.paper("2b", result_of("logit_lens", 8))
-    write_run(tmp_path, "gsm8k", "toy-8l", 8, ("logit_lens",))
-    with pytest.raises(dl.MissingArtifact, match="no relative_contribution artifacts for Cosine"):
+    save(tmp_path, "toy-8l", "logit_lens")
+    with pytest.raises(dl.MissingArtifact, match="has no relative_contribution on gsm8k; run: .*sweep"):
         dl.paper("2b", tmp_path)

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from statistics import NormalDist
 
-from .intervals import UPPER, Estimate
+from .intervals import LEVEL, Estimate
 from .rules import as_array
 
-_Z = NormalDist().inv_cdf(UPPER)
+_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 def accuracy(result: Mapping) -> Estimate:
@@ -52,5 +52,5 @@ def _right(result):
     """Whether each choice was answered rightly [C]."""
     correct = as_array(result["correct"])
     if correct.ndim != 1 or not len(correct):
-        raise ValueError("give a result of one order of blocks with a choice at least; of several: dl.best_order.")
+        raise ValueError("give a result of choice_accuracy for one order of blocks, with at least one choice.")
     return correct == 1

@@ -1,61 +1,32 @@
-"""Bootstrap confidence intervals of depths over prompts.
+"""One interval: leave each prompt out once (the jackknife), and take Student's t for so many prompts.
 
-An effective depth is the first or last layer at which noisy curves cross a threshold, so it jumps. Its percentile
-bootstrap misses the true depth: noise makes a curve cross too early, and resampling adds noise. So the curve's gap to
-the threshold is resampled at each layer instead (the basic bootstrap: Davison & Hinkley 1997, Bootstrap Methods and
-their Application, section 5.2). The depth's interval begins at the first layer where the gap's 95 % interval includes
-values beyond zero, and ends at the first where it includes no others.
+The standard error of a value computed from sums over P prompts is √((P − 1) / P · Σ (v − mean v)²), v being the values
+without each prompt. There are no draws and no seed.
 
-Deviations of resampled curves are widened by sqrt(P / (P - 1)) · t(P - 1) / z, without which the bootstrap is too
-narrow for few prompts (Hesterberg 2015, What Teachers Should Know about the Bootstrap, section 4.1).
-
-A depth score is a ratio of two means, skewed where examples are. Its interval is the studentised bootstrap (Davison &
-Hinkley, section 5.2.1), with quantiles no narrower than Student's.
-
-How often these intervals cover the truth in simulations: docs/coverage.md, written by
-`python -m tests.effective_depth.coverage`.
+An effective depth jumps, so its own error means little. Its interval is read off the band of the curve's gap to the
+level: all layers that the rule may find in curves within the band. How often it covers the truth: docs/coverage.md.
 """
 
-import functools
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.stats import t as student
 
-from ..params import not_among
-from .rules import METRICS, PAPER_METRICS, Metric
+from ..results.schemas import ArtifactError
+from .rules import Rule, as_array, ratio
 
-DRAWS, LEVEL, SEED = 2000, 0.95, 0
-UPPER = (1 + LEVEL) / 2  # the quantile at which an interval ends
-FEWEST_PROMPTS = 3
-_Z = float(ndtri(UPPER))
+LEVEL, FEWEST = 0.95, 3
+UNPAIRED = "compared as independent: not known to be the same prompts"
 
 
-class NoInterval(Exception):
+class NoInterval(ArtifactError):
     """There is nothing to compute an interval from; the message says what is missing."""
 
 
-@dataclass(frozen=True)
-class DepthInterval:
-    """A 95 % confidence interval of a metric's effective depth over prompts.
-
-    low, high: its first and last layer; None: the interval includes curves that cross nowhere, so this end is open.
-    same: the fraction of plain bootstrap draws with the effective depth of all prompts together; without: the fraction
-    with none. n_prompts: how many prompts were resampled.
-    """
-
-    low: int | None
-    high: int | None
-    same: float
-    without: float
-    n_prompts: int
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number and its 95 % bootstrap interval over prompts or examples."""
+class Estimate(NamedTuple):
+    """A number with the ends of its interval."""
 
     value: float
     low: float
@@ -65,148 +36,136 @@ class Estimate:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def depth_interval(result: Mapping, metric: str, draws: int = DRAWS) -> DepthInterval:
-    """The 95 % bootstrap interval over prompts of one effective depth, and how many draws have the same depth.
-
-    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
-    >>> dl.depth_interval(dl.logit_lens(llm, prompts), "kl")
-    DepthInterval(low=1, high=2, same=1.0, without=0.0, n_prompts=3)
-
-    result: what `load_artifact` or a probe returns, with `<key>_sums` [P, L] and `n_tokens` [P]; metric: "cosine", "kl"
-    or "overlap". Identical prompts give low = high. ValueError for another metric or another probe's result, NoInterval
-    if there are no per-prompt sums (the papers' own files), fewer than 3 prompts, values that are not finite, or no
-    signal (`Metric.no_signal`). Method, sources and coverage: this module's docstring.
-    Cost: no forward pass; `draws` means over prompts.
-    """
-    if problem := not_among(PAPER_METRICS, "metric", metric):
-        raise ValueError(problem)
-    rule = METRICS[metric]
-    if not any(key.startswith(rule.keys) for key in result):
-        rule.arguments(result)  # which says whose result it should be
-    if reason := rule.no_signal(result):
-        raise NoInterval(reason)
-    gap, drawn_gaps, n_prompts = bootstrap_gaps(result, rule, draws)
-    (depth,), drawn_depths = rule.depths(gap[None]), rule.depths(drawn_gaps)
-    band = basic_interval(gap, widening(n_prompts) * (drawn_gaps - gap), 1 - UPPER)
-    possible = [depth, *possible_depths(rule, *band)]
-    nowhere = (-1, len(gap) - 1)
-    low, high = (None if end in nowhere else int(end) for end in (min(possible), max(possible)))
-    return DepthInterval(
-        low=low,
-        high=high,
-        same=float((drawn_depths == depth).mean()),
-        without=float(np.isin(drawn_depths, nowhere).mean()),
-        n_prompts=n_prompts,
-    )
+def standard_error(without_each: np.ndarray) -> np.ndarray:
+    """The standard error of a statistic, from its values [P, ...] without each of P prompts."""
+    return np.sqrt((len(without_each) - 1) * without_each.var(0))
 
 
-def bootstrap_gaps(result: Mapping, rule: Metric, draws: int = DRAWS) -> tuple[np.ndarray, np.ndarray, int]:
-    """The gap of the curve of all prompts [L], those of the draws [draws, L], and the number of prompts.
+def half_width(without_each: np.ndarray, level: float = LEVEL) -> np.ndarray:
+    """Half of the interval: Student's quantile times the standard error."""
+    return student.ppf((1 + level) / 2, len(without_each) - 1) * standard_error(without_each)
 
-    NoInterval without sums per prompt, of too few prompts, or of values that are not finite.
-    """
+
+class Gaps(NamedTuple):
+    """The gap of a curve to its rule's level: without bias [L], and without each prompt [P, L]."""
+
+    value: np.ndarray
+    without_each: np.ndarray
+
+    def __sub__(self, other: "Gaps") -> "Gaps":
+        return Gaps(self.value - other.value, self.without_each - other.without_each)
+
+    def __getitem__(self, layer: int) -> "Gaps":
+        return Gaps(self.value[layer], self.without_each[:, layer])
+
+    def band(self, level: float) -> tuple[np.ndarray, np.ndarray]:
+        half = half_width(self.without_each, level)
+        return self.value - half, self.value + half
+
+
+def gaps_of(result: Mapping, rule: Rule) -> Gaps:
+    """The gaps of a result. NoInterval for one without sums per prompt, or of fewer than 3 prompts."""
     try:
-        sums = rule.curve([np.asarray(result[f"{key}_sums"], dtype=float) for key in rule.keys])
-        n_tokens = np.asarray(result["n_tokens"], dtype=float)
+        sums, n_tokens = rule.curve(result, "_sums").astype(float), as_array(result["n_tokens"]).astype(float)[:, None]
     except KeyError:
-        raise NoInterval("no per-prompt sums in the file (not written by depth_lib)") from None
-    if len(n_tokens) < FEWEST_PROMPTS:
-        raise NoInterval(f"too few prompts to resample: {len(n_tokens)}; run {FEWEST_PROMPTS} or more")
+        raise NoInterval("the file has no sums per prompt") from None
+    if len(sums) < FEWEST:
+        raise NoInterval(f"{len(sums)} prompts are too few; take {FEWEST} or more")
     if not np.isfinite(sums).all():
-        raise NoInterval("per-prompt sums that are not finite; run the probe again")
-    gap, drawn = (rule.gap(curves).astype(float) for curves in bootstrap_curves(sums, n_tokens, draws))
-    return gap, drawn, len(n_tokens)
+        raise NoInterval("the sums per prompt are not finite; run the probe again")
+    # in float32, as the stored means: what is exactly at the level must be there here too
+    without_each = rule.gap(((sums.sum(0) - sums) / (n_tokens.sum() - n_tokens)).astype(np.float32)).astype(float)
+    gap = rule.gap(rule.curve(result)).astype(float)
+    gap -= (len(sums) - 1) * (without_each.mean(0) - gap)  # the bias of a level that is a noisy maximum
+    return Gaps(gap, without_each)
 
 
-def basic_interval(values: np.ndarray, deviations: np.ndarray, tail: float) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of the basic bootstrap intervals of values, from the deviations [draws, ...] of their draws."""
-    below, above = np.quantile(deviations, (tail, 1 - tail), axis=0)
-    return values - above, values - below
+def depth_interval(result: Mapping, rule: Rule, level: float = LEVEL) -> tuple[int | None, int | None]:
+    """The first and the last layer that the rule may find; None for an end that the prompts do not limit.
 
-
-def bootstrap_curves(sums: np.ndarray, n_tokens: np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """The token-pooled mean curve [L] of all prompts, and [draws, L] those of prompts drawn with replacement."""
-    times = _times_drawn(len(n_tokens), draws)
-    # In float32, as the stored means: a mean of exactly 0.3 must not be above 0.3 here and below it there.
-    pooled = ((times @ sums) / (times @ n_tokens)[:, None]).astype(np.float32)
-    return (sums.sum(0) / n_tokens.sum()).astype(np.float32), pooled
-
-
-def centre_of_mass(profiles: np.ndarray) -> Estimate:
-    """The centre of mass over layers of the mean profile, with its interval over prompts or examples.
-
-    profiles [N, L], none negative: the effect of each layer in each prompt. Of 3 prompts the interval covers nearly
-    every layer. NoInterval as in `with_effect`.
+    NoInterval for a result without sums per prompt, or of fewer than 3 prompts.
     """
-    affected = with_effect(profiles, "prompts")
-    return studentised(*drawn_centres(affected), len(affected), (0, profiles.shape[1] - 1))
+    layers = _layers(result, rule, gaps := gaps_of(result, rule), level)
+    low, high = (None if end in (-1, len(gaps.value) - 1) else end for end in (layers[0], layers[-1]))
+    return low, high
 
 
-def with_effect(profiles: np.ndarray, what: str) -> np.ndarray:
-    """The profiles in which any layer has an effect; the others do not move the centre. NoInterval for fewer than 3."""
-    affected = profiles[profiles.any(1)]
-    if len(affected) < FEWEST_PROMPTS:
-        raise NoInterval(f"too few {what} with an effect: {len(affected)}; run {FEWEST_PROMPTS} or more")
-    return affected
+def _layers(result: Mapping, rule: Rule, gaps: Gaps, level: float) -> range:
+    """The layers that a rule may find, numbered as by `possible_layers`."""
+    found = [int(layer) for layer in possible_layers(rule, *gaps.band(level))]
+    found += [depth for depth in [rule.depth(result)] if depth is not None]
+    return range(min(found), max(found) + 1)
 
 
-def drawn_centres(profiles: np.ndarray, draws: int = DRAWS, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
-    """Centres of mass and their standard errors, each [1 + draws]: of all profiles [N, L] first, then of each draw.
+def possible_layers(rule: Rule, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The layers that a rule may find in gaps between low and high [L]; -1 and L - 1 stand for none.
 
-    The centre is the ratio of two sums over examples, Σ_s s·e_s and Σ_s e_s; its standard error is linearised.
+    The last turn may be at l where the gap may be below zero at l and not at l + 1. It is no earlier than a layer that
+    is surely below and has one that surely is not behind it.
     """
-    n = len(profiles)
-    times = np.vstack([np.ones((1, n)), _times_drawn(n, draws, seed)])
-    moment, mass = profiles @ np.arange(profiles.shape[1]), profiles.sum(1)
-    total = times @ mass
-    centre = (times @ moment) / total
-    squares = times @ moment**2 - 2 * centre * (times @ (moment * mass)) + centre**2 * (times @ mass**2)
-    squares[squares <= 1e-12 * (times @ moment**2)] = 0  # what is left of rounding
-    return centre, np.sqrt(squares * n / (n - 1)) / total
+    last = len(low) - 1
+    if not rule.last_turn:
+        first = (np.flatnonzero(rule.crossed(gaps)) for gaps in (low, high))
+        return np.array([layers[0] if layers.size else last for layers in first])
+    surely_above, surely_below = np.flatnonzero(low >= 0), np.flatnonzero(high < 0)
+    forced = surely_below[surely_below < surely_above.max(initial=-1)].max(initial=-1)
+    turns = np.flatnonzero((low[:-1] < 0) & (high[1:] >= 0))
+    never = [-1] * bool((high >= 0).all()) + [last] * bool(forced < 0 and low[-1] < 0)
+    possible = np.array([*turns, *never])
+    return possible[possible >= forced]
 
 
-def studentised(centres: np.ndarray, errors: np.ndarray, n: int, limits: tuple[float, float]) -> Estimate:
-    """The studentised bootstrap interval, within limits, of the first of these values; the others are its draws.
+def same_prompts(first: Mapping, second: Mapping) -> bool:
+    """Whether both results are known to be of the same texts, by the hash of these in `meta`."""
+    hashes = [result.get("meta", {}).get("prompts_hash") for result in (first, second)]
+    return bool(hashes[0]) and hashes[0] == hashes[1]
 
-    n: how many examples were drawn from. The quantiles are at least Student's: few examples, drawn, look alike.
+
+def difference_interval(
+    first: Mapping, second: Mapping, rule: Rule, level: float = LEVEL
+) -> tuple[float | None, float | None]:
+    """The ends of the difference of two ratios, second − first; None for an end that the prompts do not limit.
+
+    The interval holds every pair of depths (a, b) that no test rules out; together the tests keep the level. Different
+    prompts have two tests: that a is the first depth, and that b is the second. The same prompts have a third: that the
+    gaps differ where they have to. There the same prompt is left out of both, so that noise that both share cancels.
+    NoInterval as `depth_interval`.
     """
-    value, error = float(centres[0]), float(errors[0])
-    if error == 0:
-        return Estimate(value, value, value)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        deviations = (centres[1:] - value) / errors[1:]
-    deviations[np.isnan(deviations)] = 0
-    below, above = np.quantile(deviations, (1 - UPPER, UPPER), method="inverted_cdf")
-    least = student(n - 1)
-    low, high = value - max(above, least) * error, value - min(below, -least) * error
-    return Estimate(value, max(low, limits[0]), min(high, limits[1]))
+    results, paired = (first, second), same_prompts(first, second)
+    each = level ** (1 / (3 if paired else 2))
+    gaps = [gaps_of(result, rule) for result in results]
+    n_layers = [len(of_one.value) for of_one in gaps]
+    pairs = [*product(*(_layers(result, rule, of_one, each) for result, of_one in zip(results, gaps, strict=True)))]
+    if paired and not rule.last_turn and n_layers[0] == n_layers[1]:
+        pairs = [(a, b) for a, b in pairs if a == b or _may_differ(gaps, (a, b), each)]
+    last = n_layers[0] - 1, n_layers[1] - 1
+    known = [
+        ratio(b, n_layers[1]) - ratio(a, n_layers[0])
+        for a, b in pairs
+        if a not in (-1, last[0]) and b not in (-1, last[1])
+    ]
+    low = None if any(a == last[0] or b == -1 for a, b in pairs) else min(known)
+    high = None if any(a == -1 or b == last[1] for a, b in pairs) else max(known)
+    return low, high
 
 
-def widening(n_prompts: int) -> float:
-    """sqrt(P / (P - 1)) · t / z: how much wider than its draws an interval from P prompts is."""
-    return math.sqrt(n_prompts / (n_prompts - 1)) * student(n_prompts - 1) / _Z
+def _may_differ(gaps: Sequence[Gaps], pair: tuple[int, int], level: float) -> bool:
+    """Whether the earlier depth's model may have crossed there while the other had not yet before its own."""
+    early = int(pair[1] < pair[0])
+    low, _ = (gaps[early][pair[early]] - gaps[1 - early][pair[1 - early] - 1]).band(level)
+    return bool(low < 0)
 
 
-def student(v: int) -> float:
-    """Student's upper quantile for v degrees of freedom."""
-    return float(stdtrit(v, UPPER))
+def depth_score(profile: np.ndarray) -> np.ndarray:
+    """Centre of mass over layers of effects [..., L], Σ l · e[l] / Σ e[l] (Csordás et al. 2025, section 4)."""
+    return profile @ np.arange(profile.shape[-1]) / profile.sum(-1)
 
 
-@functools.lru_cache(8)
-def _times_drawn(n: int, draws: int, seed: int = SEED) -> np.ndarray:
-    """How often each of n prompts is in each draw with replacement, [draws, n]."""
-    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
-
-
-def possible_depths(rule: Metric, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Layers that the depth may be, numbered as in `Metric.depths`: the first and the last of them matter.
-
-    low, high [L]: the ends of the band of the gap.
-    """
-    if not rule.turns:
-        return rule.depths(np.stack([low, high]))
-    surely_above, surely_below = np.flatnonzero(low >= 0), high < 0
-    earliest = max(np.flatnonzero(surely_below[: max(surely_above, default=0)]), default=-1)
-    turns = (low[:-1] < 0) & (high[1:] >= 0)
-    possible = np.flatnonzero(np.array([(high >= 0).all(), *turns, earliest < 0 and low[-1] < 0])) - 1
-    return possible[possible >= earliest]
+def score_interval(profiles: np.ndarray) -> Estimate:
+    """The depth score of the mean profile of examples [E, L], with its interval over them."""
+    affected = profiles[profiles.any(1)]  # the others move no centre
+    if len(affected) < FEWEST:
+        raise NoInterval(f"{len(affected)} examples have an effect; take {FEWEST} or more")
+    value, half = depth_score(affected.sum(0)), half_width(depth_score(affected.sum(0) - affected))
+    limits = 0, profiles.shape[1] - 1
+    return Estimate(float(value), *(float(np.clip(end, *limits)) for end in (value - half, value + half)))

@@ -1,81 +1,66 @@
-"""Panels in a figure: of one result or several, or one for every model × dataset in a folder of results."""
+"""Figures of panels: of one result, of several by name, of a study in the papers' layout, and of all depths."""
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..params import command
-from ..results.schemas import MissingArtifact, with_pair
+from ..effective_depth.rules import RULES
+from ..effective_depth.tables import CONTROL, published_depths
+from ..params import TRAINING, facts_of, in_order
+from ..results.result import Result
 from ..results.study import Study
-from .kinds import KINDS, find_kind
-from .marks import STYLE, Curves, Heat, Kind, question_of
+from .kinds import KINDS, Kind, find_kind
+from .marks import COLOURS, GREY, PUBLISHED, STYLE, draw_curves, draw_map, draw_scores
 
-WIDTH = 7.2  # inches: two columns of a paper, the text of a page
-DOTS_PER_INCH = 160
-_WIDEST = 4.5  # inches, of a panel
-_ON_A_PAGE = 12  # models × datasets in one file
+WIDTH, DPI = 7.2, 160  # inches: two columns of a paper
 
-
-@dataclass(frozen=True)
-class Cell:
-    """A panel: its title, its kind, and what draws it into axes."""
-
-    title: str
-    kind: Kind
-    draw: Callable[[Axes], object]
+Panel = tuple[str, Callable[[Axes], object]]  # its title, and what draws it
 
 
 def plot(
-    kind: str,
-    result: Mapping,
-    ax: Axes | Sequence[Axes] | None = None,
-    limits: tuple[float, float] | None = None,
-    title: str | None = None,
+    kind: str, result: Mapping, ax: Axes | Sequence[Axes] = (), title: str | None = None, prompts: bool = False
 ) -> Axes:
-    """Draw one kind of figure (a name in `KINDS`) of what a probe or `load_artifact` returned.
+    """Draw a kind of figure of what a probe or `load_artifact` returned.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.plot("lens_kl", dl.logit_lens(llm, prompts))
     <Axes: xlabel=...>
 
-    result: one, or {name: result}: curves of several are drawn in one panel, heat maps a row for each and, of two with
-    the same shape, one for the difference (second - first). ax: axes to draw into, one per panel; by default a new
-    figure of pyplot with its legend under the panels. limits: the ends of the vertical axis, or of the colours of a
-    heat map, instead of the kind's own. title: instead of the kind's own. Returns the first axes. KINDS[kind].caption
-    says what is shown. ValueError for an unknown kind, a result without the keys that it reads, or another number of
-    axes.
+    kind: a name in `KINDS`, whose caption says what is shown.
+    result: one, or several {name: result}: their curves are drawn together, their heat maps a row each.
+    ax: axes to draw into, one per panel; by default a new figure of pyplot.
+    title: instead of the kind's own. prompts: also each prompt's curve, thin and grey.
+    Returns the first axes. ValueError for an unknown kind, another probe's result, or another number of axes.
     Cost: no forward pass.
     """
-    if not isinstance(result, Mapping) or isinstance(ax, Mapping):
-        raise ValueError(f'give several results by name: dl.plot("{kind}", {{"a": one, "b": other}}).')
-    row = find_kind(kind)
-    row = replace(row, limits=limits) if limits else row
-    cells, across = cells_of(row, result)
-    title = f"{row.title}: {_subject(row, result)}".rstrip(": ") if title is None else title
-    if ax is None:
-        figure = plt.figure()  # outside the style: a notebook's first figure starts its backend, which keeps settings
-        return draw_cells(cells, across, title, figure).axes[0]
-    axes = np.asarray(ax, dtype=object).ravel().tolist()
-    if len(axes) != len(cells):
-        raise ValueError(f"{kind} of this has {len(cells)} panels, and ax has {len(axes)} axes; give one per panel")
+    panels, across, row = _panels_of(find_kind(kind), result, prompts)
+    axes = [*np.ravel(ax)]
+    if not axes:
+        return _drawn(panels, across, plt.figure(), row, title).axes[0]
+    if len(axes) != len(panels):
+        raise ValueError(f"{kind} of this has {len(panels)} panels; give as many axes, not {len(axes)}")
     with plt.rc_context(STYLE):
-        _draw_into(axes, cells)
-        for one, cell in zip(axes, cells, strict=True):
-            one.set_title(cell.title or title, parse_math=not title)
-            one.set(xlabel=row.xlabel, ylabel=row.ylabel)
+        for one, (name, draw) in zip(axes, panels, strict=True):
+            draw(one)
+            one.set(title=name or (row.title if title is None else title), xlabel=row.xlabel, ylabel=row.ylabel)
             if one.get_legend_handles_labels()[0]:
                 one.legend()
     return axes[0]
+
+
+def figure_of(kind: Kind, result: Mapping, title: str | None = None) -> Figure:
+    """As `plot`, a figure that pyplot does not know, so that a notebook shows it once."""
+    panels, across, kind = _panels_of(kind, result, False)
+    return _drawn(panels, across, Figure(dpi=DPI), kind, title)
 
 
 def by_name(result: Mapping) -> Mapping[str, Mapping]:
@@ -83,194 +68,172 @@ def by_name(result: Mapping) -> Mapping[str, Mapping]:
     return result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
 
 
-def cells_of(kind: Kind, result: Mapping) -> tuple[list[Cell], int]:
-    """The panels of a result, or of several by their names, and how many stand side by side.
-
-    ValueError for a result without the keys that the kind reads.
-    """
+def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel], int, Kind]:
+    """The panels of one result or several, how many stand side by side, and their kind."""
+    if not isinstance(result, Mapping):
+        raise ValueError('give a result, or several by name: {"a": one, "b": other}.')
     results = by_name(result)
     for name, one in results.items():
-        if not kind.can_draw(one):
-            raise ValueError(
-                f"{kind.title} needs {' or '.join(kind.keys)}, and the result {name or 'given'} has {', '.join(one)}; "
-                f"it is {kind.probe}'s"
-            )
-    if isinstance(kind, Curves) and kind.overlays and len(results) > 1:
-        return [Cell("", kind, partial(kind.overlay, results=results))], 1
-    cells, across = _cells(kind, results.items())
-    if isinstance(kind, Heat) and len(results) == 2:
-        less = replace(kind, diverging=True, limits=None, percentile=98, colorbar="Difference")
-        title, (first, second) = " - ".join(reversed([*results])), map(kind.panels, results.values())
-        for part, panel in first.items():
-            ((key, before),) = panel.items()
-            after = second.get(part, {}).get(key, np.empty(0))
-            if after.shape == before.shape:
-                draw = partial(Heat.draw, less, panel={key: after - before}, result={})
-                cells.append(Cell(f"{title}\n{part}", less, draw))
-    return cells, across
+        if not kind.values(one):
+            of = f"is from {one.probe}" if isinstance(one, Result) else f"has {', '.join(map(str, one)) or 'nothing'}"
+            raise ValueError(f"{kind.title} needs a {kind.probe} result with {kind.needs}; {name or 'this one'} {of}.")
+    if kind.mark == "curves":
+        return [("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind
+    panels = [panel for name, one in results.items() for panel in _panels(kind, name, one)]
+    return panels, len(panels) // len(results) or 1, kind
 
 
-def _cells(kind: Kind, results: Iterable[tuple[str, Mapping]]) -> tuple[list[Cell], int]:
-    """A panel for each part of each result, by its title, and the number of parts.
+def study_figure(kind: str | Kind, study: Study, datasets: Sequence[str], pair: str = "") -> Figure | None:
+    """A panel for each model × dataset in the papers' layout: a row per training, sizes from left to right.
 
-    Of an empty result it says that it is missing; where there is no title either, the place stays empty.
+    datasets: side by side; pair: the question, for a kind about one. None where the study has nothing of it.
     """
-    panels = [(title, result, kind.panels(result) if result else {}) for title, result in results]
-    parts, cells = dict.fromkeys(part for *_, shown in panels for part in shown), []
-    for (title, result, shown), part in product(panels, parts):
-        draw = partial(kind.draw, panel=shown[part], result=result) if part in shown else partial(_absent, title)
-        cells.append(Cell("\n".join(filter(None, [title, part, kind.note(result)])), kind, draw))
-    return cells, len(parts)
-
-
-def _absent(title: str, ax: Axes) -> None:
-    ax.set_visible(bool(title))
-    ax.text(0.5, 0.5, "missing", transform=ax.transAxes, ha="center")
-
-
-def _subject(kind: Kind, result: Mapping) -> str:
-    """What a result is about: its model, and its dataset or question, as far as it says."""
-    meta = result.get("meta", {})
-    about = question_of(result) if kind.of_question else meta.get("dataset")
-    return ", ".join(filter(None, [meta.get("model"), about]))
-
-
-def grid(
-    kind: str | Kind,
-    study: Study,
-    pair: str = "",
-    models: Sequence[str] = (),
-    datasets: Sequence[str] = (),
-    columns: int | None = None,
-) -> Figure:
-    """One kind of figure (a name in `KINDS`) with a panel for every model × dataset of a study.
-
-    pair: of the study's `pairs`, which question a kind about one is about. models: by default all; a place under ""
-    stays empty. datasets: by default those on which any model has this kind; "missing" stands where one model's is not
-    there. columns: models side by side. ValueError for an unknown kind; MissingArtifact if the study has nothing of it,
-    or nothing on one of the datasets.
-    """
-    row = find_kind(kind) if isinstance(kind, str) else kind
-    results = drawable(row, study, pair, datasets)
-    there = {dataset for dataset, _ in results}
-    datasets = [name for name in ("", *(datasets or study.datasets)) if name in there]
-    runs = [
-        (f"{short_name(model)}\n{dataset if len(datasets) > 1 else ''}".strip(), results.get((dataset, model), {}))
-        for model, dataset in product(models or study.models, datasets)
-    ]
-    cells, n_parts = _cells(row, runs)
-    of_model = len(datasets) * n_parts
-    columns = columns or min(len(cells) // of_model, max(1, (4 if len(cells) <= 16 else 6) // of_model))
-    subject = question_of(next(iter(results.values()))) if row.of_question else "".join(datasets[:1])
-    title = f"{row.title}: {subject}" if subject and len(datasets) == 1 else row.title
-    return draw_cells(cells, columns * of_model, title)
-
-
-def drawable(kind: Kind, study: Study, pair: str = "", datasets: Sequence[str] = ()) -> dict[tuple[str, str], dict]:
-    """The results that a kind draws by dataset and model; of a question, which is the same on every dataset, "".
-
-    MissingArtifact if there are none, or none on one of these datasets.
-    """
-    found = {
-        (dataset, model): result
-        for (dataset, model), result in study.of(with_pair(kind.probe, pair)).items()
-        if dataset in (datasets or study.datasets) and kind.can_draw(result)
-    }
-    lacking = " ".join(set(datasets) - {dataset for dataset, _ in found})
-    if lacking or not found:
-        remedy = command("sweep", DATASETS=lacking, PROBES=kind.probe, OUT=str(study.folder))
-        raise MissingArtifact(
-            f"no {kind.probe} artifacts for {lacking or kind.title} under {study.folder}; run: {remedy}"
+    kind = find_kind(kind) if isinstance(kind, str) else kind
+    results, rows = study.of(f"{kind.probe}:{pair}" if pair else kind.probe), []
+    known = published_depths().set_index(["rule", "dataset", "model"]).ed
+    for training in TRAINING:
+        models = [model for model in in_order(study.models) if facts_of(model).training == training]
+        names = {(dataset, model): f"{model}\n{dataset}" for model, dataset in product(models, datasets)}
+        if len(datasets) == 1:
+            names = {run: run[1] for run in names}
+        rows.append(
+            [
+                panel
+                for run, name in names.items()
+                for panel in _panels(kind, name, results.get(run), known.get((kind.rule, *run)))
+            ]
         )
-    if not kind.of_question:
-        return found
-    first = {}
-    for (_, model), result in found.items():
-        first.setdefault(("", model), result)
-    return first
+    if not any(rows):
+        return None
+    widest = max(map(len, rows))
+    together = len(datasets) * max(len(kind.values(result)) if "map" in kind.mark else 1 for result in results.values())
+    columns = min(widest, max(1, 8 // together) * together)
+    shown = [panel for row in rows for panel in row + [None] * (-len(row) % columns)]
+    about = [question_of(next(iter(results.values())))] if kind.of_question else datasets
+    return _drawn(shown, columns, Figure(dpi=DPI), kind, ", ".join([kind.title, *about]))
 
 
-def save_figures(study: Study) -> list[Path]:
-    """Write every kind the results allow to `folder/figures/<kind>.pdf` and `.png`; the paths written.
+@plt.rc_context(STYLE)
+def summary_figure(depths: pd.DataFrame) -> Figure:
+    """Every depth as a share of the model's: a row per model, a dot per dataset with its interval.
 
-    Kinds about a question have one more for each other pair of the study, `<kind>_<pair>`. Of many runs there is one
-    for each dataset, `<kind>_<dataset>`. Bars, lines and text are vectors in the PDF, heat maps images.
+    depths: what `effective_depth.tables.depths` returned. A hollow dot has no interval, or an end without a limit.
+    Diamonds: as published. Crosses: the same architecture with random weights.
     """
-    written = []
-    for name, pair, dataset in product(KINDS, ("", *study.pairs), ("", *study.datasets)):
-        apart = len(study.models) * len(study.datasets) > _ON_A_PAGE and not KINDS[name].of_question
-        stem = study.folder / "figures" / "_".join(filter(None, [name, pair, dataset]))
-        draw = partial(grid, name, study, pair, datasets=[dataset] if dataset else [])
-        written += save_drawn(stem, draw if bool(dataset) == apart else lambda: None)
-    return written
-
-
-def save_drawn(stem: Path, draw: Callable[[], Figure | None]) -> list[Path]:
-    """Write what `draw` draws as `stem.png` and `stem.pdf`; old files are deleted if there is nothing to draw."""
-    with suppress(MissingArtifact):
-        if figure := draw():
-            return save(figure, stem)
-    for path in _paths(stem):
-        path.unlink(missing_ok=True)
-    return []
-
-
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write a figure as `stem.png` and `stem.pdf`; the same results give the same bytes."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    with plt.rc_context(STYLE):
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # one layout for both files
-        for path in _paths(stem):
-            figure.savefig(path, metadata={"CreationDate": None})
-    return _paths(stem)
-
-
-def _paths(stem: Path) -> list[Path]:
-    return [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "pdf")]
-
-
-def draw_cells(cells: Sequence[Cell], across: int, title: str, figure: Figure | None = None) -> Figure:
-    """Draw panels into an empty figure, so many side by side; where all are of one kind it labels the figure."""
-    figure = figure or Figure(dpi=DOTS_PER_INCH)
-    kind, alike = cells[0].kind, len({cell.kind.ylabel for cell in cells}) == 1
-    rows, inches = math.ceil(len(cells) / across), min(WIDTH / across, _WIDEST)
-    with plt.rc_context(STYLE):
-        figure.set_layout_engine("constrained")
-        figure.set_size_inches(across * inches, rows * (kind.aspect * inches + 0.3) + 0.7)
-        shared = "row" if alike and not isinstance(kind, Heat) else False
-        axes = list(figure.subplots(rows, across, sharey=shared, squeeze=False).flat)
-        for ax in axes[len(cells) :]:
-            ax.remove()
-        _draw_into(axes[: len(cells)], cells)
-        for i, (ax, cell) in enumerate(zip(axes, cells, strict=False)):
-            lines = [textwrap.fill(line, int(17 * inches)) for line in cell.title.splitlines()]
-            ax.set_title("\n".join(lines), fontsize=min(6.5, 6 * inches))
-            ax.set_xlabel(cell.kind.xlabel if i >= len(cells) - across else "")
-        figure.supylabel(kind.ylabel if alike else "")
-        figure.suptitle(textwrap.fill(title, int(13 * across * inches)), parse_math=False)
-        add_legend(figure)
+    names = (depths.model + ", " + depths.variant.where(depths.variant != CONTROL, "")).str.rstrip(", ")
+    models, datasets = [*names.unique()], depths.dataset.unique()
+    figure = Figure((WIDTH, 1.2 + max(0.3, 0.11 * len(datasets)) * len(models)), dpi=DPI, layout="constrained")
+    axes = figure.subplots(1, len(RULES), sharex=True, sharey=True)
+    for (ax, rule), (k, dataset) in product(zip(axes, RULES, strict=True), enumerate(datasets)):
+        own = depths[(depths.rule == rule) & (depths.dataset == dataset)]
+        place = names[own.index].map(models.index) + 0.7 * ((k + 0.5) / len(datasets) - 0.5)
+        control, colour = own.variant == CONTROL, COLOURS[k % len(COLOURS)]
+        sure = own.ratio_low.notna() & own.ratio_high.notna()
+        ends = own.ratio_low.fillna(own.ratio), own.ratio_high.fillna(own.ratio)
+        ax.hlines(place[~control], *(end[~control] for end in ends), color=colour, linewidth=1)
+        for rows, look in ((~control & ~sure, {"fillstyle": "none"}), (~control & sure, {"label": dataset})):
+            ax.plot(own.ratio[rows], place[rows], "o", color=colour, markersize=4, **look)
+        shares = ((own.published + 1) / own.layers).astype(float)
+        if shares.notna().any():
+            ax.plot(shares, place, "D", color=GREY, fillstyle="none", markersize=5, label=PUBLISHED)
+        if own.ratio[control].notna().any():
+            ax.plot(own.ratio[control], place[control], "x", color="black", markersize=4, label="random weights")
+        ax.set(title=RULES[rule].title, xlim=(0, 1.02), xlabel="effective depth / depth, (ED + 1) / L")
+        ax.set_yticks(range(len(models)), models)
+        ax.set_ylim(len(models) - 0.5, -0.5)
+    for ax, line in product(axes, range(1, len(models))):
+        ax.axhline(line - 0.5, color="#dddddd", linewidth=0.5)
+    _add_legend(figure)
     return figure
 
 
-def _draw_into(axes: Sequence[Axes], cells: Sequence[Cell]) -> None:
-    for ax, cell in zip(axes, cells, strict=True):
-        cell.draw(ax)
-    for kind in {id(cell.kind): cell.kind for cell in cells}.values():
-        kind.finish([ax for ax, cell in zip(axes, cells, strict=True) if cell.kind is kind])
+def save_figures(study: Study, folder: str | Path) -> dict[str, list[Path]]:
+    """Write every kind that the results allow to `folder/<dataset>_<kind>.png` and `.pdf`; each kind's name with its
+    pictures.
+
+    A kind about a question is the same on every dataset, and is written once for each question: `<kind>_<pair>`.
+    """
+    pictures = {}
+    for (name, kind), dataset, pair in product(KINDS.items(), study.datasets, ["", *study.pairs]):
+        stem = "_".join(filter(None, [name, pair] if kind.of_question else [dataset, name]))
+        path = Path(folder) / f"{stem}.png"
+        done = pictures.setdefault(name, [])
+        if path not in done and (figure := study_figure(kind, study, [dataset], pair * kind.of_question)):
+            done.append(save(figure, path))
+    return {name: paths for name, paths in pictures.items() if paths}
 
 
-def add_legend(figure: Figure) -> None:
-    """A legend under the panels, each name once; the figure grows by its height."""
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure as .png, and as .pdf beside it, with one layout; the same results give the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context(STYLE):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for one in (path, path.with_suffix(".pdf")):
+            figure.savefig(one, metadata={"CreationDate": None} if one.suffix == ".pdf" else None)
+    return path
+
+
+def question_of(result: Mapping) -> str:
+    """A result's question with its answer."""
+    return "".join(result["tokens"]).translate(str.maketrans("Ġ▁", "  ")).strip()
+
+
+def _panels(kind: Kind, name: str, result: Mapping | None, published: int | None = None) -> list[Panel]:
+    """The panels of one result: one of all its curves, or one for each of its maps."""
+    values = kind.values(result or {})
+    if kind.mark == "curves":
+        draw = partial(draw_curves, kind=kind, results={name: result}, published=published)
+        return [(name, draw)] * bool(values)
+    if kind.mark == "scores":
+        return [(name, partial(draw_scores, kind=kind, result=result))] * bool(values)
+    return [
+        ("\n".join(filter(None, [name, label])), partial(draw_map, kind=kind, result=result, values=one))
+        for label, one in values.items()
+    ]
+
+
+def _drawn(
+    panels: Sequence[Panel | None], columns: int, figure: Figure, kind: Kind, title: str | None = None
+) -> Figure:
+    """Draw panels into an empty figure, so many side by side; kind: of all of them, for the words around them."""
+    rows, width = math.ceil(len(panels) / columns), min(WIDTH / columns, 4)
+    with plt.rc_context(STYLE):
+        figure.set_layout_engine("constrained")
+        height = 0.95 if "map" in kind.mark else 0.7  # of a panel, by its width
+        figure.set_size_inches(max(columns * width, 3), rows * (height * width + 0.25) + 0.9)
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for ax, panel in zip_longest(axes.ravel(), panels):
+            if panel:
+                panel[1](ax)
+                ax.set_title("\n".join(textwrap.fill(line, int(16 * width)) for line in panel[0].split("\n")))
+            else:
+                ax.remove()
+        figure.supylabel(kind.ylabel, fontsize=7)
+        for ax in axes[-1]:
+            ax.set_xlabel(kind.xlabel, fontsize=min(7, 7 * width))
+        _add_colour_bars(figure, kind)
+        title = kind.title if title is None else title
+        figure.suptitle(textwrap.fill(title, int(13 * figure.get_figwidth())), parse_math=False)
+        _add_legend(figure)
+    return figure
+
+
+def _add_colour_bars(figure: Figure, kind: Kind) -> None:
+    """One for all maps where the kind has limits, else one for each."""
+    images = [ax.images[0] for ax in figure.axes if ax.images]
+    if kind.limits == (None, None):
+        for image in images:
+            figure.colorbar(image, ax=image.axes, aspect=40)
+    elif images:
+        figure.colorbar(images[0], ax=figure.axes, aspect=40, label=kind.colours, extend="max")
+
+
+def _add_legend(figure: Figure) -> None:
+    """Every label once, below the panels."""
     handles = {}
     for ax in figure.axes:
-        handles |= {short_name(label): handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     if handles:
-        columns = int(figure.get_figwidth() / 2.2)
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
-        figure.set_figheight(figure.get_figheight() + 0.15 * math.ceil(len(handles) / columns))
-
-
-def short_name(model: str) -> str:
-    """A model's name as in the paper's figures."""
-    return model.replace("DeepSeek-R1-Distill-", "DS-R1-")
+        columns = max(1, int(figure.get_figwidth() / (0.7 + 0.06 * max(map(len, handles)))))
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)

@@ -1,351 +1,424 @@
-"""The figures of probes' results, a row each: the probe, the keys it reads with their names, labels and caption.
-
-What the fields mean: `Kind`, `Curves` and `Heat` in marks.py; single.py has the marks that only one kind has.
-"""
+"""The kinds of figure, a row each: what is read from which probe's result, by which mark, and the words around it."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
+import numpy as np
+
+from ..data.orders import repeats, reversals
+from ..effective_depth.difficulty import EFFECTS, by_level, depth_scores, importance
+from ..effective_depth.rules import as_array
 from ..params import not_among
-from .marks import INPUT, OUTPUT, Curves, Heat, Kind
-from .single import (
-    AnswerRanks,
-    Cosine,
-    DepthScores,
-    EffectsByLevel,
-    ImportanceByLevel,
-    LensTable,
-    OrderCurves,
-    PartRemoval,
-    Removal,
-    Repeats,
-    Settling,
-)
+from ..results.schemas import SCHEMAS as ARTIFACTS
 
-EFFECT = (0.0, 1.0)  # relative change; larger ones share the last colour, as in the papers
-CHANGE = (0.0, math.sqrt(2))  # the largest distance of two distributions
-SHARE = (0.0, 1.0)
+Values = dict[str, np.ndarray]  # label -> a curve [L], or a map [rows, columns]
+
+BLOCK, INPUT, OUTPUT = "Block $l$", "Input of block $l$", "Output of block $l$"
+CHANGE = (0, math.sqrt(2))  # the largest distance between two distributions
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A figure: `read` takes label -> values from a result; a label per curve of a panel, or per map.
+
+    read: a function, or key -> label. mark: curves over layers (a single one as bars); scores with intervals; or heat
+    maps whose row 0 is at the bottom, or at the top as the papers draw effects on later layers.
+    limits: of the vertical axis or the colours.
+    rule: the effective depth that is marked. words: the key of what is written in a map's cells. colours: the label of
+    the maps' colour bar.
+    """
+
+    probe: str
+    read: Mapping[str, str] | Callable[[Mapping], Values]
+    title: str
+    caption: str
+    ylabel: str
+    xlabel: str = BLOCK
+    mark: Literal["curves", "scores", "map", "map of later layers", "signed map"] = "curves"
+    limits: tuple[float | None, float | None] = (None, None)
+    rule: str = ""
+    log: bool = False
+    words: str = ""
+    colours: str = ""
+
+    def values(self, result: Mapping) -> Values:
+        """What is drawn of a result; empty if it has none of this."""
+        if callable(self.read):
+            return self.read(result) if result.keys() & ARTIFACTS[self.probe].required.keys() else {}
+        return {label: as_array(result[key]) for key, label in self.read.items() if key in result}
+
+    def by_prompt(self, result: Mapping) -> list[np.ndarray]:
+        """The curves of each prompt [P, L] of each key that has them."""
+        keys = [] if callable(self.read) else [key for key in self.read if key in result]
+        sums = [as_array(result[f"{key}_sums"]) for key in keys if f"{key}_sums" in result]
+        of_prompts = [as_array(result[f"{key}_by_prompt"]) for key in keys if f"{key}_by_prompt" in result]
+        return [of_key / as_array(result["n_tokens"])[:, None] for of_key in sums] + [
+            of_key.reshape(len(of_key), -1) for of_key in of_prompts
+        ]
+
+    @property
+    def needs(self) -> str:
+        """The keys that it reads, in words."""
+        return ", ".join(ARTIFACTS[self.probe].required) if callable(self.read) else " or ".join(self.read)
+
+    @property
+    def of_question(self) -> bool:
+        """Whether it is about a question and its answer, not a dataset."""
+        return ARTIFACTS[self.probe].of_pair
+
+
+def _maps_by_level(result: Mapping) -> Values:
+    groups = by_level(result, as_array(result["layer_effect"]))
+    return {f"level {level} (n = {len(effects)})": effects.mean(0) for level, effects in groups.items()}
+
+
+def _importance_by_level(effect: str) -> Callable[[Mapping], Values]:
+    def read(result):
+        means = {level: one.mean(0) for level, one in by_level(result, importance(result, effect)).items()}
+        return {f"level {level}": mean / (mean.sum() or 1) for level, mean in means.items()}
+
+    return read
+
+
+def _scores(result: Mapping) -> Values:
+    """Level, score and the ends of its interval, a column each."""
+    rows = depth_scores(result)
+    return {
+        EFFECTS[effect]: own[["level", "score", "low", "high"]].to_numpy() for effect, own in rows.groupby("effect")
+    }
+
+
+def _removals(result: Mapping) -> Values:
+    sizes = as_array(result["removal_sizes"]).astype(int)
+    return {f"n = {n}": losses for n, losses in zip(sizes, as_array(result["removal_loss"]), strict=True)}
+
+
+def _ranks(result: Mapping) -> Values:
+    tokens = zip(result["tokens"], as_array(result["answer_ranks"]).T, strict=True)
+    return {f"{k}: {token}".replace("$", r"\$"): ranks for k, (token, ranks) in enumerate(tokens, 1)}
+
+
+def _said(result: Mapping) -> Values:
+    return {"": as_array(result["answer_kl"])} if "top_tokens" in result else {}
+
+
+def _orders(make: Callable, sizes: Mapping[int, str]) -> Callable[[Mapping], Values]:
+    """The loss of each stretch of these sizes, by its first block."""
+
+    def read(result):
+        n_layers = int(as_array(result["n_layers"])[0])
+        rows = as_array(result["orders"]).astype(int)
+        losses = {tuple(row[row >= 0]): loss for row, loss in zip(rows, as_array(result["order_loss"]), strict=True)}
+        tried = {label: make(n_layers, [n]) for n, label in sizes.items() if n < n_layers}
+        curves = {label: [losses.get(tuple(order)) for order in orders] for label, orders in tried.items()}
+        return {label: np.array(curve, float) for label, curve in curves.items() if None not in curve}
+
+    return read
+
+
+_GRADIENTS = (
+    "Attribution of the summed probabilities of the answer's tokens to {} at each token. The colours end at the 98th "
+    "percentile, without the first token."
+)
+_SKIPS = (
+    "Largest relative change in what a later block adds (column) when a block's {} is skipped (row). Future tokens: it "
+    "is skipped before a position drawn at random, and the change is measured from there on. All tokens: it is skipped "
+    "everywhere but at the first token. Values above 1 share the last colour."
+)
+_FUTURE = "The filled bars are later tokens only, the line all tokens."
+
+
+def _effects(part: str, of: str) -> dict[str, Kind]:
+    """The figures of a skipped layer, attention or MLP."""
+    probe, prefix = f"{part}_effects", "" if part == "layer" else f"{part}_"
+    return {
+        probe: Kind(
+            probe,
+            {"max_future_layer": "future tokens", "max_all_layer": "all tokens"},
+            f"Effect of skipping {of} on later layers",
+            _SKIPS.format("update" if part == "layer" else of.split("'s ")[-1]),
+            "Block skipped",
+            "Effect on block",
+            "map of later layers",
+            (0, 1),
+            colours="Relative change",
+        ),
+        f"{prefix}output_change": Kind(
+            probe,
+            {"max_future_out": "future tokens", "max_all_out": "all tokens"},
+            f"Effect of skipping {of} on the output",
+            "Largest change in the probabilities of the next token (Euclidean norm).",
+            "Output change norm",
+            "Block skipped",
+            limits=CHANGE,
+        ),
+        f"{prefix}skip_damage": Kind(
+            probe,
+            {"future_kl": "future tokens", "all_kl": "all tokens"},
+            f"Damage done by skipping {of}",
+            "KL divergence between the output and the output with the block skipped, mean over tokens, then prompts.",
+            "KL(y || skipped), nats",
+            "Block skipped",
+            log=True,
+        ),
+    }
+
 
 KINDS: dict[str, Kind] = {
-    "cosine": Cosine(
+    "cosine": Kind(
         "relative_contribution",
         {
-            "att_cos": r"Attention: $\mathrm{cossim}(a, h)$",
+            "att_cos": r"attention: $\mathrm{cossim}(a, h)$",
             "mlp_cos": r"MLP: $\mathrm{cossim}(m, h + a)$",
-            "layer_cos": r"Attention + MLP: $\mathrm{cossim}(a + m, h)$",
+            "layer_cos": r"block: $\mathrm{cossim}(a + m, h)$",
         },
-        title="Cosine similarity of contributions with the residual stream",
-        caption="Cosine of the updates by attention, MLP and both together with the residual stream they update, mean "
-        "over tokens. Black: the mean of the three, with a triangle wherever it changes from negative to non-negative. "
-        "Dotted: the effective depth, the last of these changes.",
-        ylabel="Cosine similarity",
-        filled="layer_cos",
-        metric="cosine",
+        "Cosine similarity of contributions and residual stream",
+        "Above zero an update strengthens what is there, below zero it erases. The effective depth is the last block "
+        "before the mean of the three rises through zero. The wide part of the curve is the interval of the depth.",
+        "Cosine similarity",
+        rule="cosine",
     ),
-    "relative_contribution": Curves(
+    "relative_contribution": Kind(
         "relative_contribution",
         {
-            "rc_att": "Attention: $||a|| / ||h||$",
+            "rc_att": "attention: $||a|| / ||h||$",
             "rc_mlp": "MLP: $||m|| / ||h + a||$",
-            "rc_layer": "Attention + MLP: $||a + m|| / ||h||$",
+            "rc_layer": "block: $||a + m|| / ||h||$",
         },
-        title="Relative contribution to the residual stream",
-        caption="Norms of the updates by attention, MLP and both together, relative to the norm of their input, mean "
-        "over tokens. The axis ends at 1.5.",
-        ylabel="Mean relative contribution",
-        filled="rc_layer",
-        limits=(0, 1.5),
-    ),
-    "norms": Curves(
-        "relative_contribution",
-        {"norm_att": "Attention: $||a||$", "norm_mlp": "MLP: $||m||$", "norm_residual": "Residual stream: $||h||$"},
-        title="Norms of the residual stream and of contributions",
-        caption="Mean norm over tokens of a block's input (its last point: the output of the last block) and of what "
-        "its attention and MLP add. A first token many times longer than the others raises these means, the more the "
-        "shorter the prompts are.",
-        ylabel="Mean norm",
-        filled="norm_residual",
+        "Relative contribution to the residual stream",
+        "Length of each update relative to what it is added to, mean over tokens.",
+        "Mean relative contribution",
         log=True,
     ),
-    "io_cos": Curves(
+    "norms": Kind(
+        "relative_contribution",
+        {"norm_att": "attention: $||a||$", "norm_mlp": "MLP: $||m||$", "norm_residual": "residual stream: $||h||$"},
+        "Norms of the residual stream and of contributions",
+        "Mean over tokens. The residual stream is shown before each block and after the last.",
+        "Mean norm",
+        log=True,
+    ),
+    "io_cos": Kind(
         "relative_contribution",
         {"io_cos": ""},
-        title="Cosine of a block's input with its output",
-        caption="1 minus this cosine is the block influence of ShortGPT (Men et al. 2024, arXiv 2403.03853): a block "
-        "with a high bar hardly changes the direction of the residual stream.",
-        ylabel=r"$\mathrm{cossim}(h_l, h_{l+1})$",
+        "Cosine similarity of a block's input and output",
+        "1 minus this value is the block influence of ShortGPT (arXiv 2403.03853).",
+        r"$\mathrm{cossim}(h_l, h_{l+1})$",
     ),
-    "progress": Curves(
+    "progress": Kind(
         "relative_contribution",
         {"progress": ""},
-        title="Progress of the residual stream towards its end",
-        caption="How far the residual stream has come before each block along the straight line from the embeddings to "
-        "its end, as a share of that line, mean over tokens; a single token may be beyond 1. Marked: the first block "
-        "before which it is half or more.",
-        ylabel="Progress",
-        xlabel=INPUT,
-        metric="progress",
-        threshold="half of the way",
+        "Progress of the residual stream towards its final state",
+        "Share of the straight line from the embeddings to the final state, mean over tokens.",
+        "Progress",
+        INPUT,
     ),
-    "angular": Heat(
+    "angular": Kind(
         "relative_contribution",
         {"angular": ""},
-        title="Angular distance between residual streams",
-        caption="Angle between the residual streams before two blocks, divided by π, mean over tokens: the angular "
-        "distance of Gromov et al. (2024, arXiv 2403.17887). Blocks in a dark square hardly change its direction; they "
-        "are candidates for removal. Colours end at a right angle.",
-        ylabel="From: input of block",
-        xlabel="To: input of block",
-        colorbar=r"Angular distance / $\pi$",
-        limits=(0, 0.5),
+        "Angular distance between residual streams",
+        "Mean angle between the residual streams before two blocks, divided by π (arXiv 2403.17887).",
+        "From: input of block",
+        "To: input of block",
+        "map",
+        (0, 0.5),
+        colours=r"Angular distance / $\pi$",
     ),
-    "layer_effects": Heat(
-        "layer_effects",
-        {"max_future_layer": "future tokens", "max_all_layer": "all tokens"},
-        title="Effect of skipping a layer on later layers",
-        caption="Largest relative change of a later layer's contribution (column) when a layer (row) is "
-        "skipped. Future tokens: skipped from the second token up to a drawn position, measured "
-        "after it. All tokens: skipped for all but the first, measured at all; on the diagonal the change of the layer "
-        "itself. White: no effect is possible. A row that is dark at future tokens and bright at all tokens serves "
-        "mostly the current token. Colours end at 1.",
-        ylabel="Block skipped",
-        xlabel="Effect on block",
-        colorbar="Relative change",
-        limits=EFFECT,
+    **_effects("layer", "a layer"),
+    **_effects("attention", "a layer's attention"),
+    **_effects("mlp", "a layer's MLP"),
+    "local_effects": Kind(
+        "local_effects",
+        {"max_future_local": "future tokens", "max_all_local": "all tokens"},
+        "Direct effect of a layer on later ones",
+        "As the effect of skipping, but what the block added (row) is taken out of one later block's input only.",
+        "Block taken out",
+        "Effect on block",
+        "map of later layers",
+        (0, 1),
+        colours="Relative change",
     ),
-    "output_change": Curves(
-        "layer_effects",
-        {"max_future_out": "at future tokens", "max_all_out": "at all tokens"},
-        title="Effect of skipping a layer on the output",
-        caption="Largest change, in norm, of the output distribution when a layer is "
-        "skipped: from the second token up to a drawn position, at the tokens after it (filled), and for all tokens "
-        "but the first, at any token (line). A layer where only the line is high serves mostly the current token.",
-        ylabel="Output change norm",
-        xlabel="Block skipped",
-        filled="max_future_out",
-        limits=CHANGE,
-    ),
-    "skip_damage": Curves(
-        "layer_effects",
-        {"future_kl": "at future tokens", "all_kl": "at all tokens"},
-        title="Damage of skipping a layer",
-        caption="KL divergence in nats of the output from that with a layer skipped; "
-        "mean over tokens, those after the skipped ones (filled) or all (line), then over prompts.",
-        ylabel="KL(y || skipped), nats",
-        xlabel="Block skipped",
-        filled="future_kl",
-    ),
-    "lens_kl": Curves(
+    "lens_kl": Kind(
         "logit_lens",
         {"res_kl_divs": ""},
-        title="KL divergence of the logit lens from the output",
-        caption="KL(p_l || y), nats, between the logit lens's prediction at the input of each block and the output. "
-        "Coloured bar: the effective depth, the first layer below half of the maximum.",
-        ylabel="KL divergence (nats)",
-        xlabel=INPUT,
-        metric="kl",
-        threshold="half of the maximum",
+        "KL divergence between the logit lens and the output",
+        "The effective depth is the first layer below half of the maximum.",
+        "KL divergence (nats)",
+        INPUT,
+        rule="kl",
     ),
-    "lens_overlap": Curves(
+    "lens_overlap": Kind(
         "logit_lens",
         {"res_overlaps": ""},
-        title="Top-5 overlap of the logit lens with the output",
-        caption="Share of the output's five likeliest tokens among the five of the logit lens. Coloured bar: the "
-        "effective depth, the first layer above 0.3.",
-        ylabel="Overlap",
-        xlabel=INPUT,
-        metric="overlap",
-        threshold="overlap of 0.3",
-        limits=SHARE,
+        "Overlap of the logit lens's top five tokens with the output's",
+        "The effective depth is the first layer above 0.3.",
+        "Overlap",
+        INPUT,
+        limits=(0, 1),
+        rule="overlap",
     ),
-    "lens_settled": Settling(
+    "lens_settled": Kind(
         "logit_lens",
-        {"res_jsd": "divergence", "res_settled": "settled tokens"},
-        title="How the logit lens settles",
-        caption="Jensen-Shannon divergence of the logit lens from the output, bits, and the share of tokens for which "
-        "it has been at most 1/2 at some layer up to this one; dotted: the first layer at which half of them have "
-        "settled. Written above: the deep-thinking ratio (arXiv 2602.13517), the share of tokens that settle in the "
-        "last 15 % of the layers; with fewer than seven layers, after the last one.",
-        ylabel="Divergence (bits), share",
-        xlabel=INPUT,
-        metric="settling",
-        threshold="half of the tokens",
-        limits=SHARE,
+        {"res_jsd": "divergence from the output (bits)", "res_settled": "share of tokens settled"},
+        "Where predictions settle",
+        "A token is settled once the Jensen-Shannon divergence between lens and output has been half a bit or less.",
+        "Divergence, share",
+        INPUT,
+        limits=(0, 1),
     ),
-    "answer_ranks": AnswerRanks(
+    "answer_ranks": Kind(
         "answer_lens",
-        {"answer_ranks": ""},
-        title="What each layer would answer",
-        caption="Rank of each token of the answer under the lens, where the token before predicts it; 1: it would be "
-        "said. The last point is the model's own output.",
-        ylabel="Rank of the answer's token",
-        xlabel=INPUT,
+        _ranks,
+        "Rank of each token of the answer, layer by layer",
+        "Rank 1: the layer would say it. The last point is the model's own output.",
+        "Rank",
+        INPUT,
         log=True,
     ),
-    "lens_table": LensTable(
+    "lens_table": Kind(
         "answer_lens",
-        {"answer_kl": ""},
-        title="What each layer would say",
-        caption="The token that the lens finds likeliest at the input of each block, above the token that follows in "
-        "the text; the top row is the model's own output (nostalgebraist 2020). Colour: KL divergence of the lens from "
-        "the output.",
-        ylabel=INPUT,
-        xlabel="Next token",
-        colorbar="KL(lens || output), nats",
-        tokens=True,
+        _said,
+        "What each layer would say",
+        "Likeliest next token at the input of each block (nostalgebraist 2020). Colour: KL divergence from the output.",
+        INPUT,
+        "Token read",
+        "map",
+        words="top_tokens",
     ),
-    "residual_erasure": Heat(
+    "residual_erasure": Kind(
         "residual_erasure",
         {"erasure_effect": ""},
-        title="Residual erasure",
-        caption="Change of the answer's probabilities, in norm, when the residual stream of one token at one layer (0: "
-        "the embeddings) is replaced by the mean over the tokens of other prompts.",
-        ylabel=INPUT,
-        xlabel="Token",
-        colorbar="Probability difference norm",
-        tokens=True,
-        limits=CHANGE,
+        "Residual erasure",
+        "Change in the answer's probabilities (norm) when one token's residual stream is replaced by the average one.",
+        INPUT,
+        "Token",
+        "map",
+        CHANGE,
+        colours="Change in probabilities (norm)",
     ),
-    "integrated_gradients": Heat(
-        "integrated_gradients",
-        {"igrads": ""},
-        title="Integrated gradients",
-        caption="Attribution of the summed probabilities of the answer's tokens to the residual stream of each token "
-        "after each layer. Colours end at the 98th percentile of the "
-        "tokens after the first, where many models park attention.",
-        ylabel=OUTPUT,
-        xlabel="Token",
-        colorbar="Attribution (to 98th percentile)",
-        percentile=98,
-        diverging=True,
-        tokens=True,
+    "future_erasure": Kind(
+        "future_erasure",
+        {"future_erasure": "this token", "past_erasure": "all tokens before it"},
+        "Effect of erasure on all later predictions",
+        "Largest change in any later prediction (norm) when this token, or all before it but the first, is replaced by "
+        "the average one.",
+        INPUT,
+        "Token",
+        "map",
+        CHANGE,
+        colours="Change in probabilities (norm)",
     ),
-}
-for part, name in (("attention", "attention"), ("mlp", "MLP")):
-    for kind in ("layer_effects", "output_change", "skip_damage"):
-        row = KINDS[kind]
-        texts = {text: getattr(row, text).replace("a layer", f"a layer's {name}") for text in ("title", "caption")}
-        KINDS[f"{part}_{kind.removeprefix('layer_')}"] = replace(row, probe=f"{part}_effects", **texts)
-    KINDS[f"{part}_gradients"] = replace(
-        KINDS["integrated_gradients"],
-        probe=f"{part}_gradients",
-        title=f"Integrated gradients of what {name} adds",
-        caption=KINDS["integrated_gradients"].caption.replace("the residual", f"what {name} adds to the residual", 1),
-        ylabel=f"{name[0].upper()}{name[1:]} of block $l$",
-    )
-    KINDS[f"{part}_removal"] = PartRemoval(
-        f"{part}_removal",
-        {"removal_loss": ""},
-        title=f"Cost of removing the {name} of several blocks",
-        caption=f"Rise of the next token's loss after the {name} of one more block is removed, in ascending order of "
-        "the loss that each causes alone (LLM-Drop).",
-        ylabel="Loss increase, nats",
-        xlabel=f"Blocks without {name}",
-    )
-KINDS |= {
-    "local_effects": replace(
-        KINDS["layer_effects"],
-        probe="local_effects",
-        keys={"max_future_local": "future tokens", "max_all_local": "all tokens"},
-        title="Direct effect of a layer on later ones",
-        caption="Largest relative change of a later layer's contribution (column) when what a layer (row) added is "
-        "taken out of that later layer's input alone. Future tokens: taken out from the second token up to a drawn "
-        "position, measured after it. All tokens: taken out at all but the first, measured at all. White: no effect is "
-        "possible. A row that is dark at future tokens and bright at all tokens is read mostly for the current token. "
-        "Colours end at 1.",
-        ylabel="Contribution of block taken out",
-    ),
-    "block_removal": Removal(
+    **{
+        name: Kind(
+            name, {"igrads": ""}, f"Integrated gradients of {of}", _GRADIENTS.format(of), where, "Token", "signed map"
+        )
+        for name, of, where in (
+            ("integrated_gradients", "the residual stream", OUTPUT),
+            ("attention_gradients", "what attention adds", "Attention of block $l$"),
+            ("mlp_gradients", "what the MLP adds", "MLP of block $l$"),
+        )
+    },
+    "block_removal": Kind(
         "block_removal",
-        {"removal_loss": ""},
-        title="Cost of removing consecutive blocks",
-        caption="Rise of the next token's loss when n blocks (row) are removed from block s (column) on, mean over "
-        "tokens and prompts. White: there are not that many blocks. Star: the best start for each n. Colours end at "
-        "the 90th percentile.",
-        ylabel="Blocks removed",
-        xlabel="First removed block",
-        colorbar="Loss increase, nats",
+        _removals,
+        "Cost of removing consecutive blocks",
+        "Rise in the loss (nats per token) when n blocks are removed, starting with this one.",
+        "Loss increase (nats)",
+        "First removed block",
     ),
-    "repeats": Repeats(
+    **{
+        f"{part}_removal": Kind(
+            f"{part}_removal",
+            {"removal_loss": ""},
+            f"Cost of removing the {part} of several blocks",
+            "Rise in the loss when one more is removed, the cheapest first (LLM-Drop).",
+            "Loss increase (nats)",
+            "Removed so far, minus 1",
+        )
+        for part in ("attention", "mlp")
+    },
+    "repeats": Kind(
         "block_orders",
-        {"order_loss": ""},
-        title="Cost of running consecutive blocks twice",
-        caption="Change of the next token's loss when n blocks (row) from block s (column) on run twice in a row, mean "
-        "over tokens and prompts. Blue: the loss falls. White: there are not that many blocks. Star: the cheapest of "
-        "all, which chance favours. Colours end at the 90th percentile.",
-        ylabel="Blocks repeated",
-        xlabel="First repeated block",
-        colorbar="Loss increase, nats",
-        diverging=True,
+        _orders(repeats, {n: f"n = {n}" for n in range(1, 9)}),
+        "Cost of running consecutive blocks twice",
+        "Rise in the loss (nats per token) when n blocks run twice in a row; below zero the model gets better.",
+        "Loss increase (nats)",
+        "First repeated block",
     ),
-    "orders": OrderCurves(
+    "swaps": Kind(
         "block_orders",
-        {"order_loss": ""},
-        title="Cost of exchanging, repeating and leaving out a block",
-        caption="Change of the next token's loss when two neighbouring blocks run in the other order, when a block "
-        "runs twice, and when it is left out, mean over tokens and prompts.",
-        ylabel="Loss increase, nats",
-        xlabel="(First) block",
+        _orders(reversals, {2: ""}),
+        "Cost of swapping neighbouring blocks",
+        "Rise in the loss (nats per token).",
+        "Loss increase (nats)",
+        "First block",
     ),
-    "future_erasure": replace(
-        KINDS["residual_erasure"],
-        probe="future_erasure",
-        keys={"future_erasure": "this token", "past_erasure": "all before it"},
-        title="Effect of erasure on all later predictions",
-        caption="Largest change, in norm, of any later prediction when the residual stream at one layer is replaced by "
-        "the mean over the tokens of the baseline prompts: of this token, or of all tokens before it but the first "
-        "(white: there are none). In a sweep the baseline prompts are GSM8K's, as many as the run has; of a model with "
-        "runs on several datasets, the first that the study names is shown.",
-    ),
-    "effects_by_level": EffectsByLevel(
+    "effects_by_level": Kind(
         "depth_by_difficulty",
-        {"layer_effect": ""},
-        title="Effect of skipping a layer before the answer, by difficulty",
-        caption="Relative change of a later layer's contribution (column) from the answer on when a layer (row) is "
-        "skipped before it, mean over the examples of a level of difficulty. White: no effect is possible. Colours end "
-        "at 1.",
-        ylabel="Block skipped",
-        xlabel="Effect on block",
-        colorbar="Relative change,\nmean over examples",
-        limits=EFFECT,
+        _maps_by_level,
+        "Effect of skipping a layer, by difficulty",
+        "Relative change in what a later block adds from the answer on, mean over examples.",
+        "Block skipped",
+        "Effect on block",
+        "map of later layers",
+        (0, 1),
+        colours="Relative change",
     ),
-    "importance_by_level": ImportanceByLevel(
+    **{
+        f"importance_{effect}": Kind(
+            "depth_by_difficulty",
+            _importance_by_level(effect),
+            f"Which layers matter {where}, by difficulty",
+            "Effect of skipping a layer before the answer, as a share of all layers' effects.",
+            "Share of the effect",
+            "Block skipped",
+        )
+        for effect, where in (("layer", "to later layers"), ("output", "to the output"))
+    },
+    "depth_score_by_level": Kind(
         "depth_by_difficulty",
-        dict.fromkeys(("level", "layer_effect", "output_effect"), ""),
-        title="Importance of layers by difficulty",
-        caption="Effect of skipping a layer before the answer on later layers and on the output, mean over the "
-        "examples of a level, as a share of the sum over all layers; a line per level of difficulty, from easy (dark) "
-        "to hard (bright).",
-        ylabel="Share of all layers' effect",
-        xlabel="Block skipped",
+        _scores,
+        "Depth score by difficulty",
+        "Centre of mass over layers of the effect of skipping each before the answer, with its 95 % interval over "
+        "questions. Hollow: the interval reaches the first or the last layer, or there are fewer than 3 questions.",
+        "Layer",
+        "Level of difficulty",
+        "scores",
     ),
-    "depth_score_by_level": DepthScores(
-        "depth_by_difficulty",
-        {"layer_effect": "on later layers", "output_effect": "on the output"},
-        title="Depth score by difficulty",
-        caption="Centre of mass over layers of the effect of skipping each before the answer, with 95 % intervals over "
-        "examples where there are enough: bars that rise are harder questions that use more depth.",
-        ylabel="Layer",
-        xlabel="Level of difficulty",
+    "linear_maps": Kind(
+        "linear_map",
+        {"relative": ""},
+        "Linear maps from each layer of one model to each layer of another",
+        "Relative error on held-out tokens; layer 0 is the embeddings.",
+        "Layer of the source",
+        "Layer of the target",
+        "map",
+        (0, 1),
+        colours="Relative error",
     ),
 }
 
 
 def find_kind(name: str) -> Kind:
-    """The kind of this name; ValueError names the nearest, or those there are."""
+    """The kind of this name; ValueError for another one."""
     if problem := not_among(KINDS, "figure", name):
         raise ValueError(problem)
     return KINDS[name]
 
 
 def kinds_of(probe: str, result: Mapping) -> list[str]:
-    """The kinds that can be drawn of a probe's result.
+    """The names of the figures that can be drawn of a probe's result.
 
-    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
-    >>> dl.kinds_of("logit_lens", dl.logit_lens(llm, prompts))
-    ['lens_kl', ...]
+    >>> dl.kinds_of("logit_lens", {"res_kl_divs": [8.0, 5.0, 3.0, 1.0]})
+    ['lens_kl']
 
-    Cost: no forward pass.
+    Cost: nothing.
     """
-    return [name for name, kind in KINDS.items() if kind.probe == probe and kind.can_draw(result)]
+    return [name for name, kind in KINDS.items() if kind.probe == probe and kind.values(result)]
+
+
+def only(kind: Kind, label: str) -> Kind:
+    """A kind that draws one of its curves or maps."""
+    return replace(kind, read={key: "" for key, other in kind.read.items() if other == label})

@@ -13,7 +13,6 @@ from nnsight import TransformersModel
 
 from ..data.tokens import tokenize
 from ..files import write_together
-from ..model_maps.regression import accumulate, solve
 from ..models.check import name_of, verified_arch
 from ..params import not_among
 from ..remote.server import method_there
@@ -22,6 +21,7 @@ from ..residual.states import states_of_sequences
 from ..session import run
 from .files import Lens, LensError, finite, unembedding_hash
 from .jacobian import SKIPPED, measure_jacobian
+from .regression import accumulate, solve
 
 N_TOKENS = 128  # of a text, as for published lenses
 _EVERY = 30.0  # seconds between two checkpoints, and as many more for each 256 MiB of sums

@@ -6,7 +6,7 @@ One tidy row a quantity and level:
 |---|---|---|---|
 | accuracy | share answered exactly, by greedy decoding | Wilson; of several levels MOVER | a number, "seen", "unseen" |
 | cosine, kl, overlap | effective depth, a layer | `effective_depth.intervals` | a number |
-| erasure | mean over problems of `effective_depth_erasure`, from token 0 on, a layer | Student | a number |
+| erasure | mean over problems of `erasure_depth`, a layer | Student | a number |
 | score layer, score output | depth score, in layers | bootstrap | a number |
 | slope layer, slope output | of the depth score, layers a term or step | bootstrap | "seen", "all" |
 
@@ -24,20 +24,20 @@ import numpy as np
 import pandas as pd
 import torch
 from nnsight import TransformersModel
+from scipy.stats import t as student
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import depth_lib as dl
 from depth_lib.data.examples import Example
 from depth_lib.effective_depth.difficulty import EFFECTS, depth_scores
-from depth_lib.effective_depth.intervals import UPPER, Estimate, depth_interval, widening
-from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS, effective_depth_erasure
-from depth_lib.probes.depth_by_difficulty import depth_by_difficulty
+from depth_lib.effective_depth.intervals import LEVEL, Estimate, depth_interval
+from depth_lib.effective_depth.rules import RULES
 
 from .tasks import TASKS, held_out_examples
 from .trainer import END
 
 ANSWERED, READ, SKIPPED, ERASED = 300, 30, 20, 12  # problems a level: for accuracy, curves, scores, erasure
-_Z = NormalDist().inv_cdf(UPPER)
+_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 COLUMNS = ["task", "quantity", "level", "value", "low", "high", "n"]
 
 
@@ -93,16 +93,14 @@ def _depths(llm, task, level):
     problems = held_out_examples(task, [level], READ)
     texts = [problem.question + problem.answer for problem in problems]
     curves = dl.relative_contribution(llm, texts) | dl.logit_lens(llm, texts)
-    for name in PAPER_METRICS:
-        interval, metric = depth_interval(curves, name), METRICS[name]
-        depth = Estimate(metric.rule(*metric.arguments(curves)), interval.low, interval.high)
-        yield name, level, depth, len(texts)
+    for name, rule in RULES.items():
+        yield name, level, Estimate(rule.depth(curves), *depth_interval(curves, rule)), len(texts)
     baseline = [one.question + one.answer for one in held_out_examples(task, TASKS[task].seen, 2, seed=1)]
     depths = []
     for problem in problems[:ERASED]:
         effect = dl.residual_erasure(llm, problem.question, problem.answer, baseline)["erasure_effect"]
         n_answer = len(llm.tokenizer(problem.answer).input_ids)
-        depth = effective_depth_erasure(effect, n_answer, first_token=0)
+        depth = erasure_depth(effect, n_answer)
         if depth is not None:
             depths.append(depth)
     yield "erasure", level, mean_with_interval(depths), len(depths)
@@ -116,11 +114,19 @@ def _scores(llm, task):
     of_seen = result["level"] <= seen[-1]
     parts = {"all": result, "seen": {key: result[key][of_seen] for key in ("level", "layer_effect", "output_effect")}}
     for effect in EFFECTS:
-        found = {name: depth_scores(part, effect) for name, part in parts.items()}
-        for level, score in found["all"].scores.items():
-            yield f"score {effect}", level, score, int((result["level"] == level).sum())
-        for name, part in parts.items():
-            yield f"slope {effect}", name, found[name].slope, len(part["level"])
+        found = {name: depth_scores(part).query("effect == @effect") for name, part in parts.items()}
+        for row in found["all"].itertuples():
+            yield f"score {effect}", row.level, Estimate(row.score, row.low, row.high), row.examples
+        for name, rows in found.items():
+            slope = rows[["slope", "slope_low", "slope_high"]].iloc[0]
+            yield f"slope {effect}", name, Estimate(*map(float, slope)), int(rows.examples.sum())
+
+
+def erasure_depth(effect: torch.Tensor, n_answer: int) -> int | None:
+    """The last layer at which erasing any question token moves the answer by over half of the largest effect."""
+    of_layers = effect[:-1, : effect.shape[1] - n_answer - 1].amax(1)
+    layers = (of_layers > of_layers.max() / 2).nonzero().flatten()
+    return int(layers[-1]) if len(layers) else None
 
 
 def share(right: int, n: int) -> Estimate:
@@ -142,5 +148,5 @@ def mean_with_interval(values: Sequence[float]) -> Estimate:
     n = len(values)
     if n < 2:
         return Estimate(float(values[0]) if n else math.nan, math.nan, math.nan)
-    half = _Z * np.std(values) / math.sqrt(n) * widening(n)
+    half = student.ppf((1 + LEVEL) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n)
     return Estimate(float(np.mean(values)), float(np.mean(values) - half), float(np.mean(values) + half))

@@ -16,7 +16,7 @@ import torch
 import transformers
 
 import depth_lib as dl
-from depth_lib.effective_depth.rules import LEAST_COSINE, LEAST_GAIN, LEAST_KL, METRICS, PAPER_METRICS
+from depth_lib.effective_depth.rules import LEAST_COSINE, LEAST_GAIN, LEAST_KL, RULES
 from depth_lib.models.load import wrapped
 from tests.families import FAMILIES, randomise
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
@@ -71,7 +71,7 @@ def measured(one: Untrained) -> dict[str, object]:
     llm = wrapped(one.build(), char_tokenizer(), task="text-generation")
     prompts = [prompt[:CHARACTERS] for prompt in dl.load_prompts("gsm8k", 5, source="sample")]
     contribution, lens = dl.relative_contribution(llm, prompts), dl.logit_lens(llm, prompts)
-    cosine = METRICS["cosine"].curve(METRICS["cosine"].arguments(contribution))
+    cosine = RULES["cosine"].curve(contribution)
     row = {
         "weights": "drawn" if one.drawn else "initialised",
         "kl": float(lens["res_kl_divs"].max()),
@@ -79,10 +79,10 @@ def measured(one: Untrained) -> dict[str, object]:
         "cosine": float(np.sqrt(np.square(cosine).mean()) / contribution["chance_cos"].item()),
     }
     found = pd.concat(map(dl.effective_depths, (contribution, lens)))
-    for name in PAPER_METRICS:
-        metric, result = METRICS[name], contribution if name == "cosine" else lens
+    for name in RULES:
+        rule, result = RULES[name], contribution if name == "cosine" else lens
         row[f"{name} unmarked"] = bool(found.ed.notna()[name])
-        row[f"{name} without criteria"] = metric.rule(*metric.arguments(result)) is not None
+        row[f"{name} without criteria"] = rule.depth(result) is not None
     return row
 
 
@@ -99,7 +99,7 @@ def table(rows: pd.DataFrame) -> str:
             for name in ("kl", "gain", "cosine")
         ]
         counts = [
-            ", ".join(f"{some[f'{name} {which}'].sum()} of {len(some)}" for name in PAPER_METRICS)
+            ", ".join(f"{some[f'{name} {which}'].sum()} of {len(some)}" for name in RULES)
             for which in ("unmarked", "without criteria")
         ]
         lines.append(f"| {weights} | {' | '.join((*ranges, *counts))} |")

@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from depth_lib.effective_depth.published import published_depths
+from depth_lib.effective_depth.tables import published_depths
 from tests.real.depths import DATASETS
 
 ROOT = Path(__file__).parents[2]
-QWEN = pd.read_csv(ROOT / "docs" / "qwen" / "depths.csv").set_index(["metric", "dataset"])
+QWEN = pd.read_csv(ROOT / "docs" / "qwen" / "depths.csv").set_index(["rule", "dataset"])
 
 
 def row(page, metric):
@@ -29,13 +29,13 @@ def test_the_tables_have_the_depths_and_intervals_of_every_dataset_and_the_paper
     assert " | ".join(cells(QWEN, metric)) in row("README.md", metric)
     siblings = ["Qwen2.5-Math-1.5B", "Qwen2.5-1.5B-Instruct", "DeepSeek-R1-Distill-Qwen-1.5B"]
     for dataset, name in zip(DATASETS, ("GSM8K", "HellaSwag", "AIME24"), strict=True):
-        of_cell = published_depths().query("dataset == @dataset and metric == @metric").set_index("model").ed
+        of_cell = published_depths().query("dataset == @dataset and rule == @metric").set_index("model").ed
         (ours,) = [one for one, d in zip(cells(QWEN, metric), DATASETS, strict=True) if d == dataset]
         assert (
             row("docs/oracles.md", f"{name}, {metric}")
             == " | ".join([f"| {name}, {metric}", ours, *(str(of_cell[sibling]) for sibling in siblings)]) + " |"
         )
-    published = published_depths().query("dataset == 'gsm8k' and metric == @metric")
+    published = published_depths().query("dataset == 'gsm8k' and rule == @metric")
     papers = (published.ed + 1) / published.layers  # their ratios are rounded, and a median would be twice
     usual = papers[papers > 0.1]
     text = f"{usual.min():.2f} – {usual.max():.2f}"

@@ -1,114 +1,169 @@
-"""The intervals cover the truth as often as they say, and say when there is none."""
+"""The one interval: its formula, what it does with few or equal prompts, and how often it covers the truth."""
 
-import math
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from depth_lib.effective_depth.intervals import (
     NoInterval,
-    bootstrap_curves,
-    centre_of_mass,
     depth_interval,
-    drawn_centres,
-    widening,
+    depth_score,
+    difference_interval,
+    gaps_of,
+    half_width,
+    possible_layers,
+    score_interval,
 )
-from depth_lib.effective_depth.rules import PAPER_METRICS, depth_score
-from tests.effective_depth.coverage import CURVES, depth_shares, depths_of, percent
+from depth_lib.effective_depth.rules import RULES
+from tests.effective_depth.coverage import (
+    CURVES,
+    N_LAYERS,
+    SHARED,
+    depth_cells,
+    depth_of,
+    difference_cells,
+    noise,
+    shifted,
+    spread,
+)
 from tests.effective_depth.coverage import result_of as prompts_of
+from tests.marks import others_slow
 from tests.synthetic import result_of
 
+DOCUMENTED = (Path(__file__).parents[2] / "docs/coverage.md").read_text(encoding="utf-8")
 
-@pytest.mark.parametrize("metric", PAPER_METRICS)
-def test_identical_prompts_give_an_interval_of_zero_width(metric):
-    interval = depth_interval(prompts_of(metric, [CURVES["steep"][metric]] * 7), metric)
-    assert interval.low == interval.high == depths_of(metric, CURVES["steep"][metric][None])[0]
-    assert (interval.same, interval.without, interval.n_prompts) == (1, 0, 7)
+
+def test_of_a_mean_the_interval_is_students():
+    values = np.random.default_rng(0).normal(size=7)
+    without_each = (values.sum() - values) / 6
+    half = student.ppf(0.975, 6) * values.std(ddof=1) / np.sqrt(7)
+    assert half_width(without_each) == pytest.approx(half)
+
+
+def test_each_prompt_is_left_out_with_its_tokens_and_the_bias_of_a_maximum_is_taken_off():
+    rule, draw = RULES["kl"], np.random.default_rng(1)
+    curves, n_tokens = draw.uniform(1, 9, (5, 4)), draw.integers(10, 60, 5)
+    sums = curves * n_tokens[:, None]
+    mean = sums.sum(0) / n_tokens.sum()
+    gaps = gaps_of({"res_kl_divs_sums": sums, "n_tokens": n_tokens, "res_kl_divs": mean}, rule)
+    without = []
+    for p in range(5):
+        rest = [k for k in range(5) if k != p]
+        pooled = sums[rest].sum(0) / n_tokens[rest].sum()
+        without.append(pooled - pooled.max() / 2)
+    np.testing.assert_allclose(gaps.without_each, without, rtol=1e-5, atol=1e-5)
+    unbiased = 5 * (mean - mean.max() / 2) - 4 * np.mean(without, 0)
+    np.testing.assert_allclose(gaps.value, unbiased, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_identical_prompts_give_an_interval_of_zero_width(rule):
+    result = prompts_of(rule, [CURVES["steep"][rule]] * 7, "same")
+    truth = depth_of(rule, CURVES["steep"][rule])
+    assert depth_interval(result, RULES[rule]) == (truth, truth)
+    assert difference_interval(result, result, RULES[rule]) == (0, 0)
 
 
 def test_an_overlap_of_exactly_the_threshold_in_all_prompts_has_not_crossed():
-    interval = depth_interval(prompts_of("overlap", [[0.1, 0.3, 0.3, 0.4, 0.9]] * 3), "overlap")
-    assert interval.low == interval.high == 3
+    assert depth_interval(prompts_of("overlap", [[0.1, 0.3, 0.3, 0.4, 0.9]] * 3), RULES["overlap"]) == (3, 3)
 
 
-def test_draws_are_token_pooled_means_of_prompts_drawn_with_replacement():
-    sums, n_tokens = np.array([[10.0, 20.0], [300.0, 60.0]]), np.array([10.0, 30.0])
-    curve, drawn = bootstrap_curves(sums, n_tokens, 400)
-    np.testing.assert_allclose(curve, [310 / 40, 80 / 40], rtol=1e-6)
-    expected = {(1.0, 2.0): 0.25, (7.75, 2.0): 0.5, (10.0, 2.0): 0.25}
-    values, counts = np.unique(drawn, axis=0, return_counts=True)
-    assert {tuple(row) for row in values.tolist()} == set(expected)
-    np.testing.assert_allclose(counts / 400, list(expected.values()), atol=0.08)
-
-
-def test_prompts_of_which_some_never_cross_leave_the_end_open_and_count_the_draws_without_a_depth():
+def test_prompts_of_which_some_never_cross_leave_the_end_open():
     crosses, never = [0.1, 0.1, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]
-    interval = depth_interval(prompts_of("overlap", [crosses] * 2 + [never] * 3), "overlap")
-    assert (interval.low, interval.high) == (2, None)
-    assert 0.2 < interval.without < 0.5 and interval.same == pytest.approx(1 - interval.without)
-    earlier = depth_interval(prompts_of("overlap", [[0.1, 0.4, 0.9, 0.9]] * 2 + [crosses] * 3), "overlap")
-    assert (earlier.low, earlier.high) == (1, 2)
-    nothing = depth_interval(prompts_of("overlap", [never] * 3), "overlap")
-    assert (nothing.low, nothing.high, nothing.without, nothing.same) == (None, None, 1, 1)
+    assert depth_interval(prompts_of("overlap", [crosses] * 2 + [never] * 3), RULES["overlap"])[1] is None
+    earlier = prompts_of("overlap", [[0.1, 0.4, 0.9, 0.9]] * 2 + [crosses] * 3)
+    assert depth_interval(earlier, RULES["overlap"]) == (1, 2)
+    assert depth_interval(prompts_of("overlap", [never] * 3), RULES["overlap"]) == (None, None)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_possible_layers_are_those_of_all_curves_within_the_band(rule):
+    """Every curve whose values are at the ends of the band, by brute force."""
+    draw = np.random.default_rng(0)
+    for _ in range(60):
+        low = draw.normal(size=5)
+        high = low + draw.exponential(0.7, 5)
+        found = set()
+        for corner in np.ndindex(*[2] * 5):
+            gap = np.where(corner, high, low)
+            depth = RULES[rule].layer(gap)
+            found.add(depth if depth is not None else 4 if not RULES[rule].last_turn or gap[-1] < 0 else -1)
+        assert {*possible_layers(RULES[rule], low, high)} <= found | {-1, 4}
+        layers = possible_layers(RULES[rule], low, high)
+        assert min(found) == min(layers) and max(found) == max(layers)
 
 
 def test_without_sums_with_too_few_prompts_or_with_nan_there_is_no_interval_and_a_reason():
     theirs = {"res_kl_divs": result_of("logit_lens", 8)["res_kl_divs"]}
     for result, reason in (
-        (theirs, "no per-prompt sums in the file"),
-        (prompts_of("kl", [[3.0, 2.0, 1.0]] * 2), "too few prompts to resample: 2; run 3 or more"),
+        (theirs, "the file has no sums per prompt"),
+        (prompts_of("kl", [[3.0, 2.0, 1.0]] * 2), "2 prompts are too few; take 3 or more"),
         (prompts_of("kl", [[3.0, float("nan"), 1.0]] * 4), "not finite"),
     ):
         with pytest.raises(NoInterval, match=reason):
-            depth_interval(result, "kl")
+            depth_interval(result, RULES["kl"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n_prompts", [3, 10])
-@pytest.mark.parametrize("metric", PAPER_METRICS)
-def test_intervals_cover_the_true_depth_as_often_as_they_say(metric, n_prompts):
+def test_noise_that_both_share_does_not_widen_the_interval_of_a_difference():
+    rule, draw, curve = "kl", np.random.default_rng(1), CURVES["slow"]["kl"]
+    prompts = curve + spread(curve) * noise(draw, (10, N_LAYERS), 0.9)
+    other = prompts + 0.001 * spread(curve) * noise(draw, (10, N_LAYERS), 0)
+    base = prompts_of(rule, prompts, "same")
+    of_both = [difference_interval(base, prompts_of(rule, one, "same"), RULES[rule]) for one in (other, other[::-1])]
+    (low, high), in_another_order = of_both
+    assert low <= 0 <= high and high - low < in_another_order[1] - in_another_order[0]
+
+
+def test_a_difference_of_models_of_other_depths_is_in_shares_and_open_where_one_has_none():
+    shallow, deep = ([[9.0] * n + [1.0] * n] * 4 for n in (2, 4))
+    found = difference_interval(prompts_of("kl", shallow, "a"), prompts_of("kl", deep, "a"), RULES["kl"])
+    assert found == (5 / 8 - 3 / 4, 5 / 8 - 3 / 4)
+    crosses, never = [0.1, 0.1, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]
+    some, every = prompts_of("overlap", [crosses] * 2 + [never] * 3), prompts_of("overlap", [crosses] * 5)
+    low, high = difference_interval(every, some, RULES["overlap"])
+    assert low is not None and high is None
+    assert difference_interval(some, every, RULES["overlap"])[0] is None
+
+
+def test_the_depth_score_is_the_centre_of_the_mean_profile_with_the_error_of_a_ratio():
+    profiles = np.random.default_rng(0).gamma(2, 1, (400, 6))
+    estimate = score_interval(profiles)
+    assert estimate.value == pytest.approx(depth_score(profiles.mean(0)))
+    mass, moment = profiles.sum(1), profiles @ np.arange(6)
+    error = np.sqrt(((moment - estimate.value * mass) ** 2).sum() * 400 / 399) / mass.sum()
+    assert estimate.high - estimate.low == pytest.approx(2 * student.ppf(0.975, 399) * error, rel=0.01)
+    equal = score_interval(np.tile([0.0, 1.0, 3.0], (4, 1)))
+    assert equal.low == pytest.approx(1.75) and equal.high == pytest.approx(1.75)
+    some = profiles[:5]
+    assert score_interval(np.vstack([some, np.zeros((4, 6))])) == score_interval(some)
+    with pytest.raises(NoInterval, match="2 examples have an effect; take 3 or more"):
+        score_interval(np.vstack([some[:2], np.zeros((4, 6))]))
+
+
+@pytest.mark.parametrize("n_prompts", others_slow([3, 10], [10]))
+@pytest.mark.parametrize("rule", RULES)
+def test_intervals_cover_the_true_depth_as_often_as_they_say(rule, n_prompts):
     """Where curves cross steeply and slowly; prompts that differ evenly and a few by much, by layer and as a whole."""
-    shares = [depth_shares(metric, curves[metric], n_prompts, 60) for curves in CURVES.values()]
-    # of 60 intervals that cover the truth with 92 %, fewer than 50 do in one of 100 cells
+    shares = [share for kind in CURVES for share, _ in depth_cells(rule, CURVES[kind][rule], n_prompts, 60)]
+    # of 60 intervals that cover the truth with 93 %, fewer than 50 do in one of 1,000 cells
     assert np.mean(shares) >= 0.95 and np.min(shares) >= 50 / 60, shares
 
 
-DOCUMENTED = (Path(__file__).parents[2] / "docs/coverage.md").read_text()
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("shared", [0, *SHARED.values()])
+def test_intervals_cover_the_true_difference_as_often_as_they_say(rule, shared):
+    shares = [share for kind in CURVES for share, _ in difference_cells(rule, CURVES[kind][rule], 10, 20, shared)]
+    assert np.mean(shares) >= 0.95, shares
+    if not shared and rule == "kl":  # and no more: an interval of all layers would say nothing
+        assert difference_cells(rule, CURVES["steep"][rule], 10, 20, 0)[0][1] < 0.4
+    assert depth_of(rule, shifted(CURVES["steep"][rule], 3)) < depth_of(rule, CURVES["steep"][rule])
 
 
-@pytest.mark.slow
-def test_the_documented_coverage_is_what_the_command_writes():
-    shares = depth_shares("overlap", CURVES["steep"]["overlap"], 3, 200)
-    assert f"| overlap | steep | {percent(shares)} |" in DOCUMENTED
-
-
-def test_the_documented_coverage_of_a_depth_is_92_percent_or_more_and_of_a_change_80():
-    depth, change = DOCUMENTED.split("**A depth score**")[0].split("**A change**")
-    assert all(92 <= int(lowest) for lowest in re.findall(r"\((\d+)\)", depth))
-    assert all(80 <= int(lowest) for lowest in re.findall(r"\((\d+)\)", change))
-
-
-@pytest.mark.parametrize(("degrees", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (9, 2.262), (99, 1.984)])
-def test_students_quantile_is_the_tables(degrees, quantile):
-    assert widening(degrees + 1) * 1.959964 / math.sqrt((degrees + 1) / degrees) == pytest.approx(quantile, abs=5e-4)
-
-
-def test_the_centre_of_mass_is_that_of_the_mean_profile_and_its_errors_are_those_of_a_ratio():
-    profiles = np.random.default_rng(0).gamma(2, 1, (400, 6))
-    centres, errors = drawn_centres(profiles, 2000, 0)
-    assert centres[0] == pytest.approx(depth_score(profiles.mean(0)))
-    assert errors[0] == pytest.approx(centres[1:].std(), rel=0.1)
-    estimate = centre_of_mass(profiles)
-    assert (estimate.high - estimate.low) == pytest.approx(2 * 1.96 * errors[0], rel=0.1)
-
-
-def test_equal_profiles_leave_no_doubt_and_those_without_an_effect_change_nothing():
-    profiles = np.tile([0.0, 1.0, 3.0], (4, 1))
-    estimate = centre_of_mass(profiles)
-    assert estimate.low == estimate.value == estimate.high == 1.75
-    some = np.random.default_rng(2).gamma(2, 1, (5, 3))
-    assert centre_of_mass(np.vstack([some, np.zeros((4, 3))])) == centre_of_mass(some)
-    with pytest.raises(NoInterval, match="too few prompts with an effect: 2; run 3 or more"):
-        centre_of_mass(np.vstack([some[:2], np.zeros((4, 3))]))
+def test_the_documented_coverage_of_depths_and_differences_is_93_percent_or_more_and_of_scores_88():
+    depths, scores = DOCUMENTED.split("## What random")[0].split("**A depth score**")
+    found = [[int(lowest) for lowest in re.findall(r"\((\d+)\)", part)] for part in (depths, scores)]
+    assert len(found[0]) == 63 and min(found[0]) >= 93
+    assert len(found[1]) == 12 and min(found[1]) >= 88

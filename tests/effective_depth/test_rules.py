@@ -2,12 +2,16 @@
 
 import math
 import random
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from depth_lib.effective_depth.rules import effective_depth_cosine, effective_depth_kl, effective_depth_overlap, ratio
+from depth_lib.effective_depth.tables import published_depths
 
 FORMS = {
     "list": list,
@@ -29,18 +33,31 @@ def test_a_value_on_the_threshold_is_not_above_it_in_any_precision(form):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_is_an_error_that_names_metric_curve_and_layer(bad):
     good, broken = [0.5, -0.5, 0.5, 0.5], [0.5, 0.5, bad, 0.5]
-    with pytest.raises(ValueError, match=r"cosine: mlp_cos is -?(nan|inf) at layer 2.*run the probe again"):
+    with pytest.raises(ValueError, match="cosine: not finite at layer 2; run the probe again"):
         effective_depth_cosine(good, broken, good)
-    with pytest.raises(ValueError, match=r"^kl is -?(nan|inf) at layer 2"):
+    with pytest.raises(ValueError, match="^kl: not finite at layer 2"):
         effective_depth_kl(torch.tensor(broken))
-    with pytest.raises(ValueError, match=r"^overlap is -?(nan|inf) at layer 2"):
+    with pytest.raises(ValueError, match="^overlap: not finite at layer 2"):
         effective_depth_overlap(np.array(broken))
 
 
 @pytest.mark.parametrize("curve", [[], 0.5, [[0.1, 0.2]]])
 def test_what_is_not_one_value_a_layer_is_an_error(curve):
-    with pytest.raises(ValueError, match=r"overlap must have one value per layer; shape is"):
+    with pytest.raises(ValueError, match="overlap needs curves with one value per layer"):
         effective_depth_overlap(curve)
+
+
+def test_the_six_published_curves_give_the_published_depths():
+    """Curves read off the figures of arXiv 2512.14064 (GSM8K), to half a layer and 0.005 of overlap."""
+    curves = pd.read_csv(Path(__file__).parents[2] / "docs/qwen/published_curves.csv")
+    published = published_depths().query("dataset == 'gsm8k'").set_index(["model", "rule"]).ed
+    names = {"lens_kl": "kl", "lens_overlap": "overlap", "cosine": "cosine"}
+    rules = {"kl": effective_depth_kl, "overlap": partial(effective_depth_overlap, threshold=0.305)}
+    found = {}
+    for (figure, model), rows in curves.groupby(["figure", "model"]):
+        rule, values = names[figure], rows.sort_values("layer").value.to_numpy()
+        found[model, rule] = rules[rule](values) if rule in rules else effective_depth_cosine(values, values, values)
+    assert len(found) == 6 and found == {key: published[key] for key in found}
 
 
 def test_the_ratio_counts_layers_up_to_and_with_the_depth_and_is_missing_where_the_depth_is():
@@ -75,5 +92,5 @@ def test_the_rules_equal_their_text_on_random_curves():
 
 @pytest.mark.parametrize("ed", [-1, 28])
 def test_a_depth_that_is_no_layer_has_no_ratio(ed):
-    with pytest.raises(ValueError, match=f"effective depth {ed} is not a layer of a model with 28 layers"):
+    with pytest.raises(ValueError, match=f"{ed} is not a layer of a model with 28 layers"):
         ratio(ed, 28)

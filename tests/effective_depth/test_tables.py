@@ -1,120 +1,104 @@
-"""The frames of a study: every depth side by side, what each rests on, and how far it is from the published one."""
+"""The one frame of depths, and what changes over models."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import ttest_1samp
 
-import depth_lib as dl
-from depth_lib.effective_depth.published import beside_the_paper, published_depths
-from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
-from depth_lib.effective_depth.tables import depths
-from depth_lib.results.study import TABLE_PROBES, Study
-from tests.synthetic import FIVE_PROBES, result_of, save, write_run
+from depth_lib.effective_depth.over_models import over_models
+from depth_lib.effective_depth.rules import RULES
+from depth_lib.effective_depth.tables import CONTROL, depths, effective_depths, published_depths
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import artifact_path
+from depth_lib.results.study import Study
+from tests.report.studies import write_depths, write_published
+from tests.synthetic import curves_with_depths, result_of, save
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*have no meta")  # one of the models below is the papers'
+
+def test_every_published_depth_is_beside_the_same_one_of_ours(published):
+    frame = depths(Study(published)).query("model != 'toy-8l'")
+    assert len(frame) == 108 and (frame.ed == frame.published).all()
+    assert frame.ratio.round(2).tolist() == pytest.approx(
+        frame.merge(published_depths(), on=["model", "dataset", "rule"]).ratio_y.tolist(), abs=0.0051
+    )
+
+
+def test_a_curve_that_is_not_finite_is_a_note_in_its_row_and_the_others_stand(tmp_path):
+    for model, at in (("broken", torch.nan), ("sound", 1.0)):
+        lens = result_of("logit_lens", 8)
+        path = save(tmp_path, model, "logit_lens", result=lens)
+        lens["res_kl_divs"][3] *= at
+        torch.save(lens, path)  # `save_artifact` refuses it
+    frame = depths(Study(tmp_path)).set_index(["model", "rule"])
+    assert frame.note["broken", "kl"] == "not finite at layer 3; run the probe again"
+    assert pd.isna(frame.ed["broken", "kl"]) and frame.ed["broken", "overlap"] == frame.ed["sound", "overlap"]
+    assert frame.ed.notna()["sound", "kl"]
+
+
+def test_a_control_has_rows_of_its_own_and_nothing_published(tmp_path):
+    model = "Qwen2.5-7B-Instruct"
+    lens = result_of("logit_lens", 28)
+    save(tmp_path, model, "logit_lens", result=lens)
+    of_random = artifact_path(tmp_path, "gsm8k", model, "logit_lens", 10, changed="weights=random")
+    save_artifact(of_random, lens | {"res_kl_divs": lens["res_kl_divs"] * 0.01}, {})
+    frame = depths(Study(tmp_path))
+    assert (
+        frame.variant.tolist() == ["", "", CONTROL, CONTROL]
+        and frame.published.notna().tolist() == [True] * 2 + [False] * 2
+    )
+    assert frame.ed.isna().tolist() == [False, False, True, True]
+    assert frame.note[2].startswith("no signal: the lens's largest KL divergence is 0.")
+
+
+def test_notes_say_which_limit_is_missing_and_why_there_is_no_interval():
+    papers = curves_with_depths(8, 1, 4, None)["logit_lens"]
+    frame = effective_depths(papers).set_index("rule")
+    assert frame.note.tolist() == ["no interval: the file has no sums per prompt", "no layer satisfies the rule"]
+    some = np.array([[0.1] * 4 + [0.9] * 4] * 2 + [[0.1] * 8] * 3)
+    n_tokens = np.ones(5)
+    lens = {"res_overlaps": some.mean(0), "res_overlaps_sums": some, "n_tokens": n_tokens}
+    (row,) = effective_depths(lens | {"res_kl_divs": np.full(8, 5.0)}).query("rule == 'overlap'").itertuples()
+    assert row.note == "no upper limit: the data are also consistent with no effective depth" and pd.isna(row.high)
+    with pytest.raises(ValueError, match="no effective depth is read from this result"):
+        effective_depths(result_of("layer_effects", 8))
+
+
+def test_the_frame_is_read_back_by_pandas_without_options(published, tmp_path):
+    frame = depths(Study(published))
+    frame.to_csv(tmp_path / "depths.csv", index=False)
+    back = pd.read_csv(tmp_path / "depths.csv")
+    assert list(back) == list(frame) and len(back) == len(frame)
+    assert (back.ed.fillna(-1) == frame.ed.fillna(-1).astype(float)).all()
+
+
+def test_over_the_papers_models_each_comparison_is_students_over_models(published):
+    frame = depths(Study(published)).query("model != 'toy-8l'")
+    found = over_models(frame)
+    assert {*found.question} == {"size", "training", "task"} and {*found.rule} == {*RULES}
+    of_kl = frame.query("rule == 'kl'").pivot(index="model", columns="dataset", values="ratio")
+    change = of_kl.gsm8k - of_kl.hellaswag
+    row = found.query("question == 'task' and rule == 'kl' and after == 'gsm8k'").iloc[0]
+    ends = ttest_1samp(change, 0).confidence_interval(0.95)
+    assert (row.before, row.models) == ("hellaswag", 12)
+    assert (row.estimate, row.low, row.high) == pytest.approx((change.mean(), ends.low, ends.high))
+    size = found.query("question == 'size' and rule == 'kl'").iloc[0]
+    assert (size.before, size.after, size.models) == ("1.5 B", "32 B", 12) and size.low <= size.estimate <= size.high
+    training = found.query("question == 'training' and rule == 'kl'")
+    assert training.models.tolist() == [4, 4] and training.before.eq("base").all()
+
+
+def test_two_models_are_too_few_and_three_that_agree_exactly_have_no_interval(published):
+    frame = depths(Study(published)).query("model != 'toy-8l'")
+    assert over_models(frame[frame.model.isin(frame.model.unique()[:2])]).empty
+    alike = frame.assign(ratio=0.5)
+    rows = over_models(alike).query("question == 'task'")
+    assert (rows.estimate == 0).all() and rows.low.isna().all() and rows.models.eq(12).all()
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    out = tmp_path_factory.mktemp("results")
-    write_run(out, "gsm8k", "toy-8l", 8, (*FIVE_PROBES, "block_removal"))
-    write_run(out, "gsm8k", "Qwen2.5-7B-Instruct", 28, papers_keys_only=True)
-    write_run(out, "aime24", "toy-16l", 16, ["logit_lens"], n_examples=5)
-    return Study(out)
-
-
-def test_all_probes_stand_side_by_side_and_the_papers_with_intervals(study):
-    found = depths(study)
-    rows = found[found.model == "toy-8l"].set_index("metric")
-    assert tuple(rows.index) == tuple(METRICS)
-    assert tuple(found[found.dataset == "aime24"].metric) == ("kl", "overlap", "settling")
-    known = found[found.ed.notna()]
-    assert np.allclose(known.ratio.astype(float), (known.ed + 1).astype(float) / known.layers)
-    skips = rows.loc[["skips_future", "skips_all"]]
-    assert skips.ed.isna().all() and ((skips.score_low < skips.score) & (skips.score < skips.score_high)).all()
-    intervals = found[found.metric.isin(PAPER_METRICS)]
-    assert len(intervals) == 3 + 3 + 2
-    closed = intervals.dropna(subset=["low", "high"])
-    assert len(closed) >= 3 and (closed.low <= closed.ed).all() and (closed.ed <= closed.high).all()
-    assert np.allclose(closed.ratio_high.astype(float), (closed.high + 1).astype(float) / closed.layers)
-
-
-def test_results_with_only_the_papers_keys_have_depths_but_no_interval_and_a_reason(study):
-    theirs = depths(study, PAPER_METRICS).query("model == 'Qwen2.5-7B-Instruct'")
-    assert len(theirs) == 3 and theirs.ed.notna().all()
-    assert theirs[["low", "high", "same", "prompts"]].isna().all(axis=None)
-    assert set(theirs.note) == {"no interval: no per-prompt sums in the file (not written by depth_lib)"}
-
-
-def test_a_curve_that_is_not_finite_or_not_known_has_no_depth_and_a_note_that_says_why_and_stops_nothing(tmp_path):
-    results = {probe: result_of(probe, 8) for probe in TABLE_PROBES}
-    for key in ("att_cos", "mlp_cos"):
-        results["relative_contribution"][key] = torch.full((8,), torch.nan)  # of a model that is read block by block
-    paths = {probe: save(tmp_path, "toy", probe, result=result) for probe, result in results.items()}
-    path = paths["logit_lens"]
-    stored = torch.load(path, weights_only=True)
-    stored["res_kl_divs"][2] = torch.nan  # as a script of one's own may leave it
-    torch.save(stored, path)
-    study = Study(tmp_path)
-    with pytest.warns(UserWarning, match="gsm8k × toy has no effective depth: "):
-        found = depths(study, PAPER_METRICS)
-    notes = found.set_index("metric").note
-    assert notes["cosine"] == "attention and MLP cannot be told apart in this model"
-    assert "kl is nan at layer 2" in notes["kl"] and found.ed.isna().tolist() == [True, True, False]
-
-
-def test_the_package_holds_the_108_published_values():
-    published = published_depths()
-    assert len(published) == 108 and published.groupby("metric").size().to_dict() == dict(cosine=36, kl=36, overlap=36)
-    assert np.allclose((published.ed + 1) / published.layers, published.ratio, atol=0.0051)
-    odd = published.query("model == 'DeepSeek-R1-Distill-Qwen-1.5B' and dataset == 'gsm8k' and metric == 'kl'")
-    assert odd.ed.item() == 1
-
-
-def test_the_verdict_on_a_depth_beside_the_published_one():
-    """Of Qwen2.5-Math-7B on GSM8K by kl, published as layer 23 of 28."""
-    rows = [
-        (28, 23, 23, 23, 4, "same"),
-        (28, 22, 22, 22, 4, "differs"),
-        (28, 22, 21, 23, 4, "within the interval"),
-        (28, 22, None, 23, 4, "within the interval"),
-        (28, 22, 21, None, 4, "within the interval"),
-        (28, 22, None, 22, 4, "differs"),
-        (28, 24, 24, None, 4, "differs"),
-        (28, 22, None, None, None, "differs, no interval"),
-        (28, 22, None, None, 4, "undecided"),
-        (28, None, 24, None, 4, "no effective depth"),
-        (48, 23, 23, 23, 4, "other depth"),
-    ]
-    ours = pd.DataFrame(rows, columns=["layers", "ed", "low", "high", "prompts", "expected"])
-    ours = ours.assign(model="Qwen2.5-Math-7B", dataset="gsm8k", metric="kl", ratio=0.5)
-    ours = pd.concat([ours, ours.assign(model="toy-4l")], ignore_index=True)  # which is not in the papers
-    beside = beside_the_paper(ours.astype(dict.fromkeys(("ed", "low", "high", "prompts"), "Int64")))
-    assert beside.verdict.tolist() == [verdict for *_, verdict in rows]
-    assert beside.difference.dropna().tolist() == [ed - 23 for _, ed, *_ in rows if ed]
-
-
-def test_an_interval_open_at_both_ends_rules_out_no_layer():
-    noise = torch.linspace(-4, 4, 5)[:, None]
-    curves = torch.where(torch.arange(28) < 12, -0.05, 0.05) + noise
-    result = {key: curves.mean(0) for key in METRICS["cosine"].keys}
-    result |= {f"{key}_sums": curves * 10 for key in result} | {"n_tokens": torch.full((5,), 10.0)}
-    assert dl.effective_depths(result).note.item() == "no interval: the prompts rule out no layer"
-
-
-def test_a_probes_own_dict_gives_its_depths_with_ratio_and_interval():
-    lens, contribution = result_of("logit_lens", 30), result_of("relative_contribution", 30)
-    found = pd.concat([dl.effective_depths(contribution), dl.effective_depths(lens)])
-    cosines = (contribution[key] for key in METRICS["cosine"].keys)
-    assert found.ed.to_dict() == {
-        "cosine": dl.effective_depth_cosine(*cosines),
-        "kl": dl.effective_depth_kl(lens["res_kl_divs"]),
-        "overlap": dl.effective_depth_overlap(lens["res_overlaps"]),
-    }
-    whole = dl.effective_depth_cosine(contribution), dl.effective_depth_kl(lens), dl.effective_depth_overlap(lens)
-    assert whole == tuple(found.ed)
-    assert found.ratio["kl"] == dl.ratio(int(found.ed["kl"]), 30)
-    assert found.low["kl"] == dl.depth_interval(lens, "kl").low
-    with pytest.raises(ValueError, match="no effective depth is read from this result"):
-        dl.effective_depths(result_of("layer_effects", 4))
+def published(tmp_path_factory):
+    """The papers' twelve models on three datasets, and a toy without a cosine depth."""
+    folder = write_published(tmp_path_factory.mktemp("paper"))
+    write_depths(folder, "gsm8k", "toy-8l", 8, None, 4, 6)
+    return folder

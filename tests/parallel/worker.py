@@ -11,7 +11,7 @@ import torch.distributed as dist
 import depth_lib as dl
 from tests.calls import EVERY, PAIRWISE
 from tests.forked import processes
-from tests.model_maps.models import words
+from tests.test_linear_maps import texts as words
 
 SECONDS = 30  # that a rank waits for the other: they run the same code, or never meet
 

@@ -84,37 +84,13 @@ def numbered(model, n_blocks):
     model.config.num_hidden_layers, model.config.layer_types = n_blocks, ["full_attention"] * n_blocks
 
 
-def test_what_can_be_removed_follows_from_the_cheapest_starts_and_their_prompts():
-    nan = torch.nan
-    of_prompt = torch.tensor([[0.1, 0.02, 0.3, 0.4], [0.03, 0.2, 0.5, nan], [0.5, 0.3, nan, nan]])
-    by_prompt = of_prompt + torch.tensor([-0.03, 0.0, 0.0, 0.03])[:, None, None]
-    result = {
-        "removal_loss": of_prompt,
-        "removal_loss_by_prompt": by_prompt,
-        "removal_sizes": torch.tensor([1.0, 2, 3]),
-    }
-    found = dl.removable(result)
-    assert (found.n, found.s, found.ratio, found.loss) == (2, 0, 0.5, pytest.approx(0.03))
-    assert (found.low, found.high) == (0, 2)
-    assert dl.removable(result, at_most=0.6).n == 3
-    none = dl.removable(result, at_most=0.01)
-    assert (none.n, none.s, none.ratio) == (0, None, 1)
-    assert dl.removable(result | {"removal_loss_by_prompt": by_prompt[:2]}).low is None
-
-
 def test_what_can_be_removed_is_a_sentence_and_removing_it_gives_a_model_that_transformers_loads(tmp_path):
     llm = dl.load_model("toy-8l")
     result = dl.block_removal(llm, SUMS, sizes="all")
     found = dl.removable(result, at_most=0.5)
     s, n = found.s, found.n
-    assert 1 < n < 7 and str(found) == repr(found) == (
-        f"{n} of 8 blocks, {s} to {s + n - 1}, can go for 0.5 nats per token (95 % interval: {found.low} to "
-        f"{found.high} blocks): they cost {found.loss:.3f}; sizes tried: all"
-    )
+    assert 1 < n < 7 and str(found).startswith(f"Blocks {s} to {s + n - 1} of 8 can be removed, which costs ")
     none = dl.removable(result, at_most=-1)
-    assert str(none).startswith(
-        f"None of 8 blocks can go for -1 nats per token (95 % interval: 0 to {none.high} blocks): "
-    )
     dl.save_model(dl.remove_blocks(llm, found), tmp_path)
     ids = llm.tokenizer(SUMS[0], return_tensors="pt")["input_ids"]
     model = AutoModelForCausalLM.from_pretrained(toy_path("toy-8l"), dtype=torch.float32)

@@ -6,7 +6,7 @@ import torch
 import depth_lib as dl
 from depth_lib.data.examples import Example
 from depth_lib.effective_depth.difficulty import importance
-from depth_lib.effective_depth.rules import depth_score
+from depth_lib.effective_depth.intervals import depth_score
 from tests import oracles as oracle
 from tests.families import L, build, make_identity
 from tests.probes.comparing import TOLERANCE, close, load, loaded

@@ -6,7 +6,7 @@ Writes depths.csv from the results of `make real`.
 import sys
 from pathlib import Path
 
-from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
+from depth_lib.effective_depth.rules import RULES
 from depth_lib.effective_depth.tables import depths
 from depth_lib.results.study import Study
 
@@ -15,18 +15,16 @@ DATASETS = ("gsm8k", "hellaswag", "aime24")
 
 
 def turns(result):
-    rule = METRICS["cosine"]
-    return int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum())
+    return int(RULES["cosine"].crossed(RULES["cosine"].curve(result)).sum())
 
 
 def table(study):
-    """Of each rule and dataset the depth with its interval, the share of resampled prompts with the same depth, and how
-    often the mean cosine changes from negative to non-negative."""
+    """For each rule and dataset the depth with its interval, and how often the mean cosine rises through zero."""
     (model,) = study.models
-    found = depths(study, PAPER_METRICS)
+    found = depths(study).query("variant == ''")
     found["turns"] = [turns(study[dataset, model, "relative_contribution"]) for dataset in found.dataset]
-    found["turns"] = found.turns.where(found.metric == "cosine").astype("Int64")
-    return found[["metric", "dataset", "ed", "low", "high", "ratio", "same", "turns"]]
+    found["turns"] = found.turns.where(found.rule == "cosine").astype("Int64")
+    return found[["rule", "dataset", "ed", "low", "high", "ratio", "turns"]]
 
 
 def main(folder="outputs/real"):

@@ -19,11 +19,3 @@ def published(tmp_path_factory):
     folder = write_published(tmp_path_factory.mktemp("paper"))
     write_depths(folder, "gsm8k", "toy-8l", 8, None, 4, 6)
     return folder
-
-
-@pytest.fixture
-def gaps(tmp_path):
-    """toy-4l complete on gsm8k; toy-16l without a kl crossing there, and nothing elsewhere."""
-    write_depths(tmp_path, "gsm8k", "toy-16l", 16, 9, None, 12)
-    write_depths(tmp_path, "gsm8k", "toy-4l", 4, 0, 1, 2)
-    return tmp_path

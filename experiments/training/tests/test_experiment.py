@@ -11,7 +11,6 @@ from transformers import GenerationConfig
 from depth_lib import load_model
 from depth_lib.data.examples import Example
 from depth_lib.effective_depth.intervals import Estimate
-from depth_lib.effective_depth.rules import effective_depth_erasure
 from experiments.training import experiment, measure, summary
 from experiments.training.tasks import LARGEST, TASKS, held_out_examples, is_held_out
 
@@ -71,7 +70,7 @@ def test_the_erasure_depth_of_a_level_is_the_mean_over_its_problems(monkeypatch)
     depths = []
     for _, question, answer, _ in held_out_examples("sums", [3], 3):
         effect = measure.dl.residual_erasure(llm, question, answer, baseline)["erasure_effect"]
-        depths.append(effective_depth_erasure(effect, len(answer), first_token=0))
+        depths.append(measure.erasure_depth(effect, len(answer)))
     assert rows["erasure"][0].value == pytest.approx(np.mean(depths)) and rows["erasure"][1] == 3
 
 

@@ -1,0 +1,176 @@
+"""Is a deep model a stretched shallow one? Affine maps from every layer of one to every layer of another.
+
+    relative[m, l] = mean over held-out tokens of ‖W x + b − h_l‖ / max(‖h_l‖, 1e-6),   x = h_m of the source
+
+Csordás et al. 2025 (arXiv 2505.13898), Figure 8, train each map for 10,000 steps. Here W and b are the least squares of
+the squared relative error, in closed form: every token weighs w = 1 / ‖h_l‖². Without these weights the first token,
+some hundred times as long as the others, decides the map.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from nnsight import TransformersModel
+
+from .data.tokens import text_ids, texts_of
+from .effective_depth.intervals import FEWEST, Estimate, NoInterval, half_width
+from .effective_depth.rules import as_array
+from .models.check import name_of, verified_arch
+from .params import not_among
+from .progress import steps
+from .residual.states import states
+from .results.result import Result
+from .session import run
+
+HELD_OUT = 10  # every tenth text
+RIDGE = 1e-6  # of the mean eigenvalue; only keeps directions that never occur from being divided by zero
+LONGEST = 512  # tokens of a text that are read
+_AT_ONCE = 4096  # tokens whose states are in memory in float64
+
+
+def linear_maps(
+    source: TransformersModel, target: TransformersModel, texts: Sequence[str], what: str = "residual"
+) -> Result:
+    """How well each layer of `target` is an affine function of each layer of `source`.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> maps = dl.linear_maps(llm, llm, dl.load_prompts("gsm8k", 12, source="embedded"))
+    >>> maps["best"].tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0]
+
+    source, target: models of `load_model` with the same tokenizer.
+    texts: strings; every tenth is held out.
+    what: "residual", h_0 to h_L, or "contribution", what each block adds.
+
+    Returns float32, with M + 1 source layers and N + 1 target layers (M and N of contributions):
+    relative [M + 1, N + 1], the relative error on the held-out texts;
+    relative_mean [N + 1], the error of predicting the mean;
+    best [N + 1], the source layer with the least error;
+    relative_sums [P, M + 1, N + 1] and n_tokens [P], the sums over the tokens of each held-out text.
+    ValueError for tokenizers that differ, for fewer than 4 d tokens to fit on, and for states that are not finite.
+    Cost: both models read the texts once; (M + 1)(N + 1) solutions of d × d; states in float16 on disk. One source
+    layer at a time is in memory.
+    """
+    if problem := not_among(("residual", "contribution"), "what", what):
+        raise ValueError(problem)
+    fit, test = _split(source, target, texts)
+    width, n_fit = verified_arch(source).width, sum(map(len, fit))
+    if n_fit < 4 * width:
+        raise ValueError(f"{n_fit} tokens are too few to fit maps of {width} inputs; give {4 * width} or more")
+    lengths = torch.tensor([len(ids) for ids in test])
+    with tempfile.TemporaryDirectory(prefix="linear_maps") as folder:
+        stored = [_Stored(Path(folder, name), llm, fit + test, what) for name, llm in (("x", source), ("y", target))]
+        found = [_errors(m, *stored, n_fit, lengths) for m in steps(range(stored[0].n_layers), "source layers")]
+    sums = torch.stack([errors for errors, _ in found], 1)
+    relative = sums.sum(0) / lengths.sum()
+    result = {
+        "relative": relative,
+        "relative_mean": found[0][1] / lengths.sum(),
+        "best": relative.argmin(0),
+        "relative_sums": sums,
+        "n_tokens": lengths,
+    }
+    return Result("linear_map", {key: value.float() for key, value in result.items()})
+
+
+def stretch(result: Mapping) -> Estimate:
+    """The slope of the best source layer over the target layer, each as a share of its model's depth.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> texts = [text for name in ("gsm8k", "hellaswag") for text in dl.load_prompts(name, 12, source="embedded")]
+    >>> print(dl.stretch(dl.linear_maps(llm, llm, texts)))
+    1.00 [1.00, 1.00]
+
+    1: the target is stretched. N / M: its first M layers are the source's, and the others come after them.
+    The line is least squares through the origin. The interval leaves each held-out text out once.
+    result: what `linear_maps` returned. NoInterval for fewer than 3 held-out texts.
+    """
+    sums, n_tokens = as_array(result["relative_sums"]).astype(float), as_array(result["n_tokens"])[:, None, None]
+    if len(sums) < FEWEST:
+        raise NoInterval(f"{len(sums)} held-out texts are too few; take {FEWEST} or more")
+    value = _slope(sums.sum(0) / n_tokens.sum())
+    half = half_width(_slope((sums.sum(0) - sums) / (n_tokens.sum() - n_tokens)))
+    return Estimate(float(value), float(value - half), float(value + half))
+
+
+def _slope(relative: np.ndarray) -> np.ndarray:
+    """Σ x y / Σ x² of errors [..., M + 1, N + 1], x and y the depths of target layer and best source layer."""
+    of_source, of_target = (np.linspace(0, 1, n) for n in relative.shape[-2:])
+    return of_source[relative.argmin(-2)] @ of_target / (of_target @ of_target)
+
+
+def _split(source, target, texts):
+    """The token ids of the texts to fit on, and of those held out."""
+    fit, test = [], []
+    positions = [getattr(llm.config.get_text_config(), "max_position_embeddings", None) for llm in (source, target)]
+    longest = min(LONGEST, *filter(None, positions))
+    for k, text in enumerate(dict.fromkeys(texts_of(texts, "text"))):
+        ids, others = (text_ids(llm.tokenizer, text)[0] for llm in (source, target))
+        if ids != others:
+            raise ValueError(f"the tokenizers differ on text {k}; take two models with the same tokenizer")
+        if ids:
+            (fit if k % HELD_OUT else test).append(ids[:longest])
+    return fit, test
+
+
+class _Stored:
+    """The states [layers, tokens, d] of a model on texts: float16 on disk, each token over its largest value."""
+
+    def __init__(self, path, llm, texts, what):
+        arch, n_tokens, done = verified_arch(llm), sum(map(len, texts)), 0
+        self.n_layers = arch.n_layers + (what == "residual")
+        self.values = np.memmap(path, np.float16, "w+", shape=(self.n_layers, n_tokens, arch.width))
+        self.largest = torch.empty(self.n_layers, n_tokens, 1)
+        for ids in steps(texts, f"states of {name_of(llm)}"):
+            found = run(states, llm, arch, ids, [*range(self.n_layers)], what)["states"].float().cpu()
+            if not torch.isfinite(found).all():
+                raise ValueError(f'the states of {name_of(llm)} are not finite; load it with dtype="float32"')
+            place = slice(done, done := done + len(ids))
+            self.largest[:, place] = found.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+            self.values[:, place] = (found / self.largest[:, place]).half().numpy()
+
+    def __getitem__(self, place):
+        """The states of one layer and some tokens, in float64."""
+        return torch.from_numpy(self.values[place].astype(float)) * self.largest[place]
+
+
+def _errors(m, x, y, n_fit, lengths):
+    """Of source layer m the summed relative error on each text held out, [P, N + 1]; and of the mean alone, [N + 1]."""
+    n_tokens, of_maps, of_mean = n_fit + int(lengths.sum()), [], []
+    tested = _with_ones(x[m, n_fit:])
+    for l in range(y.n_layers):
+        moments = 0
+        for start in range(0, n_fit, _AT_ONCE):
+            place = slice(start, min(start + _AT_ONCE, n_fit))
+            rows, h, weights = _with_ones(x[m, place]), *_weighted(y[l, place])
+            moments = moments + (rows * weights).T @ torch.cat([rows * weights, h * weights], 1)
+        W, mean = _solved(moments)
+        h, weights = _weighted(y[l, n_fit:n_tokens])
+        distance = ((tested @ W - h) * weights).norm(dim=1)
+        of_maps.append(torch.stack([one.sum() for one in distance.split(lengths.tolist())]))
+        of_mean.append(((mean - h) * weights).norm(dim=1).sum())
+    return torch.stack(of_maps, 1), torch.stack(of_mean)
+
+
+def _with_ones(x):
+    return torch.cat([x, torch.ones_like(x[:, :1])], 1)
+
+
+def _weighted(h):
+    """States, and 1 / ‖h‖ of each token."""
+    return h, 1 / h.norm(dim=1, keepdim=True).clamp_min(1e-6)
+
+
+def _solved(moments):
+    """[Wᵀ; b] [d + 1, d of the target] from Σ w [x 1]ᵀ [x 1 h], and the weighted mean of h."""
+    n = len(moments)
+    squares, products = moments[:, :n], moments[:, n:]
+    mean = products[-1] / squares[-1, -1]
+    centred = moments[:-1] - moments[:-1, n - 1 : n] * (moments[-1] / squares[-1, -1])
+    ridge = RIDGE * centred.diagonal().mean() + torch.finfo(torch.float64).tiny
+    W = torch.linalg.solve(centred[:, : n - 1] + ridge * torch.eye(n - 1).double(), centred[:, n:])
+    b = mean - squares[-1, :-1] / squares[-1, -1] @ W
+    return torch.cat([W, b[None]]), mean

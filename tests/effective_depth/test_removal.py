@@ -1,0 +1,59 @@
+"""Which blocks can be removed: chosen on half of the prompts, measured on the other half."""
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+import depth_lib as dl
+
+
+def result_of(by_prompt, sizes=(1, 2, 3), **more):
+    return {"removal_sizes": np.array(sizes, float), "removal_loss_by_prompt": np.asarray(by_prompt, float)} | more
+
+
+def test_the_start_that_half_of_the_prompts_choose_costs_what_the_others_say():
+    draw = np.random.default_rng(0)
+    by_prompt = draw.uniform(0, 0.2, (10, 3, 8))
+    by_prompt[:, 2] += 1
+    found = dl.removable(result_of(by_prompt), at_most=0.1)
+    chosen = by_prompt[::2].mean(0)
+    s = int(chosen[1].argmin())
+    assert (found.n, found.s, found.n_layers) == (2, s, 8) and chosen[1, s] <= 0.1
+    others = by_prompt[1::2, 1, s]
+    half = student.ppf(0.975, 4) * others.std(ddof=1) / np.sqrt(5)
+    assert tuple(found.loss) == pytest.approx((others.mean(), others.mean() - half, others.mean() + half))
+    assert str(found) == (
+        f"Blocks {s} to {s + 1} of 8 can be removed, which costs {found.loss.value:.3f} "
+        f"[{found.loss.low:.3f}, {found.loss.high:.3f}] nats per token"
+    )
+
+
+def test_choosing_among_starts_that_are_alike_does_not_flatter():
+    """Every removal costs 0.1 on average; the cheapest of eight on the prompts that choose seems cheaper."""
+    draw, found, flattering = np.random.default_rng(1), [], []
+    for _ in range(200):
+        by_prompt = draw.normal(0.1, 0.1, (10, 1, 8))
+        found.append(dl.removable(result_of(by_prompt, [1]), at_most=9).loss)
+        flattering.append(by_prompt.mean(0).min())
+    assert np.mean(flattering) < 0.07 and np.mean([one.value for one in found]) == pytest.approx(0.1, abs=0.01)
+    assert np.mean([one.low <= 0.1 <= one.high for one in found]) >= 0.93
+
+
+def test_few_prompts_have_no_interval_and_where_nothing_is_cheap_enough_nothing_goes():
+    single = dl.removable(result_of(np.full((1, 3, 8), 0.01)))
+    assert single.n == 3 and single.loss.value == 0.01 and np.isnan(single.loss.low)
+    assert "0.010 nats" in str(single) and "nan" not in str(single)
+    none = dl.removable(result_of(np.full((6, 3, 8), 0.5)))
+    assert (none.n, none.s) == (0, None)
+    assert str(none).startswith("No block can be removed for 0.05 nats per token: the cheapest removal costs 0.500")
+    with pytest.raises(ValueError, match="no block can be removed at this cost"):
+        dl.remove_blocks(dl.load_model("toy-4l"), none)
+    with pytest.raises(ValueError, match="removable needs what dl.block_removal"):
+        dl.removable({"x": 1})
+
+
+def test_of_a_model_that_predicts_its_prompts_no_better_than_shuffled_ones_nothing_is_said():
+    losses = {"loss": np.full(6, 4.0), "shuffled_loss": np.full(6, 4.2), "n_tokens": np.full(6, 20.0)}
+    found = dl.removable(result_of(np.full((6, 3, 8), 0.0)) | losses)
+    assert found.n == 0 and "not known" in str(found) and "hardly better (4.0 nats per token)" in str(found)
+    assert dl.removable(result_of(np.full((6, 3, 8), 0.0)) | losses | {"loss": np.full(6, 2.0)}).n == 3
