@@ -45,7 +45,6 @@ def executed_here(name, **parameters):
     select_figure_formats(shell, {"png"})
     plt.close("all")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("plotly.io.renderers.default", "plotly_mimetype")  # as in a kernel
         for cell in code_cells(notebook):
             with redirect_stdout(StringIO()) as said:
                 shell.run_cell(cell.source).raise_error()

@@ -14,7 +14,7 @@ FUNCTIONS = [name for name in dl.__all__ if inspect.isfunction(getattr(dl, name)
 AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-SECONDS = {"best_order", "prune", "linear_maps", "depth_by_difficulty"}
+SECONDS = {"prune", "linear_maps", "depth_by_difficulty"}
 
 
 @pytest.mark.parametrize("name", others_slow(FUNCTIONS, {*FUNCTIONS} - SECONDS))

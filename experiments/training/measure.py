@@ -110,7 +110,7 @@ def _scores(llm, task):
     """Depth scores of all levels, their slope over all and, from the seen ones alone, over those."""
     seen = TASKS[task].seen
     examples = held_out_examples(task, [*seen, *TASKS[task].unseen], SKIPPED)
-    result = depth_by_difficulty(llm, examples)
+    result = dl.depth_by_difficulty(llm, examples)
     of_seen = result["level"] <= seen[-1]
     parts = {"all": result, "seen": {key: result[key][of_seen] for key in ("level", "layer_effect", "output_effect")}}
     for effect in EFFECTS:

@@ -151,7 +151,7 @@ def test_the_summary_has_dots_intervals_published_diamonds_and_the_controls_cros
     assert [*points["x"].get_xdata()] == [0.125]
     ends = {tuple(segment[:, 0]) for segment in ax.collections[0].get_segments()}
     assert (row.ratio_low, row.ratio_high) in ends
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["toy-8l", model]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [model, "toy-8l"]
 
 
 def test_depths_on_the_same_layer_are_dots_in_the_colours_of_all():
