@@ -44,18 +44,17 @@ def executed_here(name, **parameters):
     shell.register_magic_function(lambda line: None, magic_name="matplotlib")
     select_figure_formats(shell, {"png"})
     plt.close("all")
-    with pytest.MonkeyPatch.context() as patch:
-        for cell in code_cells(notebook):
-            with redirect_stdout(StringIO()) as said:
-                shell.run_cell(cell.source).raise_error()
-            for number in plt.get_fignums():  # as a kernel shows them
-                display(plt.figure(number))
-            plt.close("all")
-            if "parameters" in cell.metadata.get("tags", []):
-                shell.push(parameters)
-            text = nbformat.v4.new_output("stream", text=said.getvalue())
-            cell.outputs = [text, *(nbformat.v4.new_output("display_data", one["data"]) for one in shown.outputs)]
-            shown.outputs.clear()
+    for cell in code_cells(notebook):
+        with redirect_stdout(StringIO()) as said:
+            shell.run_cell(cell.source).raise_error()
+        for number in plt.get_fignums():  # as a kernel shows them
+            display(plt.figure(number))
+        plt.close("all")
+        if "parameters" in cell.metadata.get("tags", []):
+            shell.push(parameters)
+        text = nbformat.v4.new_output("stream", text=said.getvalue())
+        cell.outputs = [text, *(nbformat.v4.new_output("display_data", one["data"]) for one in shown.outputs)]
+        shown.outputs.clear()
     InteractiveShell.clear_instance()
     return notebook
 

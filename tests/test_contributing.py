@@ -53,8 +53,8 @@ def measure_stream_length(llm, arch, prompts):
 SCHEMA = """
     "stream_length": Schema("stream_length.pt", "L: length"),
 """
-KIND = """    "stream_length": Curves(
-        "stream_length", {"length": ""}, title="Length of the stream", caption="What enters, mean norm.", ylabel="Norm"
+KIND = """    "stream_length": Kind(
+        "stream_length", {"length": ""}, "Length of the stream", "What enters each block, mean norm.", "Norm"
     ),
 """
 # The places that the section "Add a probe" names, and what goes there: (what it stands behind, what is added).

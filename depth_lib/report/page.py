@@ -18,9 +18,10 @@ img { max-width: 100%; height: auto; }
 def write_page(notebook: str | Path) -> Path:
     """Write report.html beside an executed notebook, without code and without cells tagged `not-on-page`."""
     exporter = HTMLExporter(exclude_input=True, exclude_output_prompt=True, exclude_anchor_links=True)
-    exporter.mathjax_url = exporter.require_js_url = exporter.mermaid_js_url = ""  # nothing is fetched
+    exporter.mathjax_url = exporter.require_js_url = exporter.mermaid_js_url = ""
     exporter.register_preprocessor(TagRemovePreprocessor(remove_cell_tags={"not-on-page"}), enabled=True)
     body, _ = exporter.from_filename(str(notebook), {"metadata": {"name": "Effective depth"}})
     path = Path(notebook).with_name("report.html")
+    body = body.replace('<script src=""></script>', "")  # nothing is fetched
     path.write_text(body.replace("</head>", _STYLE, 1), encoding="utf-8")
     return path
