@@ -1,6 +1,5 @@
 """A run with a lens: a second result of the logit lens, of its own name, whose depths stand beside the first's."""
 
-import pandas as pd
 import torch
 
 import depth_lib as dl
