@@ -36,8 +36,8 @@ def choice_accuracy(
     s..s + n − 1; order: block numbers, or K lists of them; remote, budget: as for `layer_effects`. Returns float32
     `log_probs` [C, E], `correct` [C] (1 or 0) and `accuracy` [1], of K orders [K, C, E], [K, C] and [K]; with blocks
     removed or an order also `unchanged_correct` [C], of the model as it is. `dl.accuracy` has the interval,
-    `dl.accuracy_change` that of the change between two results. Raises ValueError if there are no choices, an ending has
-    no token, or there are no such blocks.
+    `dl.accuracy_change` that of the change between two results. Raises ValueError if there are no choices, an ending
+    has no token, or there are no such blocks.
     Cost: a forward pass per ending, and with orders another and their passes, as for `block_orders`.
     """
     for k, (_, endings, right) in enumerate(choices):

@@ -10,10 +10,9 @@ from depth_lib.effective_depth.over_models import over_models
 from depth_lib.effective_depth.rules import RULES
 from depth_lib.effective_depth.tables import CONTROL, depths, effective_depths, published_depths
 from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from tests.report.studies import write_depths, write_published
-from tests.synthetic import curves_with_depths, result_of, save
+from tests.synthetic import artifact_path, curves_with_depths, result_of, save
 
 
 def test_every_published_depth_is_beside_the_same_one_of_ours(published):

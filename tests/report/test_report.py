@@ -19,11 +19,11 @@ from depth_lib.figures import KINDS
 from depth_lib.report.page import write_page
 from depth_lib.report.table import depth_lines, depth_table, made_from, over_models_table, write_tables
 from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import ARTIFACTS, artifact_path
+from depth_lib.results.schemas import ARTIFACTS
 from depth_lib.results.study import Study
 from tests.notebooks import executed_here, printed
 from tests.report.studies import write_depths
-from tests.synthetic import DATASETS, result_of, save
+from tests.synthetic import DATASETS, artifact_path, result_of, save
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
