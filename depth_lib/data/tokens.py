@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nnsight import TransformersModel
+from transformers import GenerationConfig
 
 from ..params import not_among
 
@@ -135,6 +136,20 @@ def end_tokens(llm: TransformersModel) -> list[int]:
     sources = (getattr(llm._module, "generation_config", None), llm.config, llm.config.get_text_config(), llm.tokenizer)
     found = next((ids for source in sources if (ids := getattr(source, "eos_token_id", None)) is not None), [])
     return found if isinstance(found, list) else [found]
+
+
+def greedy_settings(llm: TransformersModel) -> dict:
+    """What `generate` is called with, so that it takes the likeliest token: every setting of the checkpoint is reset,
+    except which tokens are special."""
+    own = getattr(llm._module, "generation_config", None)
+    names = [] if own is None else [name for name, value in own.to_dict().items() if value is not None]
+    default, kept = (
+        GenerationConfig._get_default_generation_params(),
+        ("max_length", "max_new_tokens", "transformers_version"),
+    )
+    reset = {name: default.get(name) for name in names if name not in kept and not name.endswith("_token_id")}
+    stops = end_tokens(llm)
+    return reset | {"do_sample": False} | ({"eos_token_id": stops} if stops else {})
 
 
 def future_positions(lengths: list[int]) -> list[list[int]]:

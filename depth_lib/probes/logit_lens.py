@@ -17,7 +17,7 @@ import math
 import torch
 from nnsight import TransformersModel
 
-from ..data.tokens import end_tokens, tokenize
+from ..data.tokens import greedy_settings, tokenize
 from ..lenses.files import Lens, translators
 from ..models.check import verified_arch
 from ..residual.budget import logits_in_cache, rows_of_logits
@@ -73,15 +73,15 @@ def logit_lens(
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
     arch, ids = verified_arch(llm), tokenize(llm, prompts, generate)
-    stops, translation = end_tokens(llm) if generate else [], translators(llm, lens, remote)
+    settings, translation = greedy_settings(llm) if generate else None, translators(llm, lens, remote)
     how = {"remote": remote, "over": "prompts"}
-    result = run(measure_logit_lens, llm, arch, ids, generate, all_measures, stops, translation, **how)
+    result = run(measure_logit_lens, llm, arch, ids, generate, all_measures, settings, translation, **how)
     generated = result.pop("generated")
     texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
     return Result("logit_lens", token_means(result) | texts)
 
 
-def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, stops=(), lens=None):
+def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, settings=None, lens=None):
     """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
@@ -92,13 +92,13 @@ def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, stops=
 
     prompts: token ids, one list per prompt. generate: the model continues each prompt by up to so many of its likeliest
     tokens (see `continuation`), and the sums are over the tokens that predict these. all_measures: whether to compute
-    more than the first two keys. stops: tokens after which none is generated. lens: `A` [L, d, d] and `b` [L, d], by
+    more than the first two keys. settings: of `generate`. lens: `A` [L, d, d] and `b` [L, d], by
     which h_l is translated, or None. Returns `<key>_sums` [P, L], `n_tokens` [P]
     and `generated`, their ids, a list per prompt. Of the prompts' own tokens also what the model knows of them, in nats
     per token [P]: `loss`, the mean −log y of the next one, and `shuffled_loss`, the same if the prompt's tokens came in
     any other order.
     """
-    generated = [continuation(llm, arch, ids, generate, stops) if generate else [] for ids in prompts]
+    generated = [continuation(llm, arch, ids, generate, settings) if generate else [] for ids in prompts]
     # the last token that is generated predicts none of them
     measured = [(ids + new[:-1], len(ids) - 1 if new else 0) for ids, new in zip(prompts, generated, strict=True)]
     of_prompts = [_of_prompt(llm, arch, *of_prompt, all_measures, lens) for of_prompt in measured]
