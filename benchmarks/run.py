@@ -18,7 +18,12 @@ def measure(llm, workload, device, n_layers=None, rounds=3):
     if n_layers and workload.n_layers and n_layers < workload.n_layers:
         some = spread(workload.n_layers, n_layers)
         scale = workload.n_layers / n_layers
-    ways = {"ours": workload.ours, "by hand": lambda: workload.by_hand(some), "literal": lambda: workload.literal(some)}
+
+    def by_hand():
+        with torch.device(device):  # where it makes its tensors
+            return workload.by_hand(some)
+
+    ways = {"ours": workload.ours, "by hand": by_hand, "literal": lambda: workload.literal(some)}
     results, times = {"ours": workload.ours()}, {name: [] for name in (*ways, "floor")}  # untimed: it allocates
     begin = time.perf_counter()
     for _ in range(rounds):
