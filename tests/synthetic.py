@@ -104,7 +104,7 @@ def write_as_the_papers(path: Path, probe: str, result: dict) -> None:
     torch.save({key: result[key] for key in schema.required}, path)
     if schema.tokens_file:
         name = schema.tokens_file.format(n=path.stem.split("_")[-1].removesuffix("exps"))
-        path.with_name(name).write_text("".join(f"{token}\n" for token in result["tokens"]))
+        path.with_name(f"{name}.txt").write_text("".join(f"{token}\n" for token in result["tokens"]))
 
 
 def _per_prompt(means: dict, n_prompts: int, draw: torch.Generator) -> dict:

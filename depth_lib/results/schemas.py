@@ -272,6 +272,8 @@ def mismatch(probe: str, result: Mapping) -> str | None:
         return f"it has no {', '.join(lacking)} (it has {', '.join(map(str, result)) or 'nothing'})"
     for key in filter(result.__contains__, schema.shapes):
         shape = schema.shapes[key].split()
+        if not hasattr(result[key], "ndim"):
+            return f"{key} is a {type(result[key]).__name__}, not a tensor"
         if len(shape) != result[key].ndim:
             return f"{key} has {result[key].ndim} axes, not {len(shape)}: {shape}"
         of = _NUMBERED.get(shape[0])
@@ -281,4 +283,6 @@ def mismatch(probe: str, result: Mapping) -> str | None:
             n = size - axis.endswith("+1")
             if sizes.setdefault(axis[0], n) != n:
                 return f"{key} has shape {[*result[key].shape]}, not {shape} with {axis[0]} = {sizes[axis[0]]}"
+    if "T" in sizes and (n := len(result.get("tokens") or range(sizes["T"]))) != sizes["T"] and schema.tokens_file:
+        return f"it has {n} tokens, but {sizes['T']} columns"
     return None

@@ -1,0 +1,37 @@
+"""Every result as one tidy frame."""
+
+import pytest
+
+import depth_lib as dl
+from depth_lib.results.schemas import MissingArtifact
+from tests.synthetic import artifact_path, write_run
+
+
+def test_load_results_is_tidy_and_holds_every_value_once(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-8l", 8, n_examples=4)
+    write_run(tmp_path, "hellaswag", "toy-8l", 8, ["logit_lens"], n_examples=4)
+    tidy = dl.load_results(tmp_path)
+    assert list(tidy.columns) == ["model", "dataset", "probe", "layer", "key", "value", "column"]
+    assert not tidy.duplicated(["model", "dataset", "probe", "key", "layer", "column"]).any()
+    mine = tidy.query("model == 'toy-8l' and dataset == 'gsm8k'")
+    lens, effects = (
+        dl.load_artifact(artifact_path(tmp_path, "gsm8k", "toy-8l", probe, 4))
+        for probe in ("logit_lens", "layer_effects")
+    )
+    curve = mine[mine.key == "res_kl_divs"].sort_values("layer")
+    assert curve.value.tolist() == lens["res_kl_divs"].tolist()
+    assert curve.column.isna().all() and set(curve.probe) == {"logit_lens"}
+    grid = mine[mine.key == "max_future_layer"].pivot(index="layer", columns="column", values="value")
+    assert grid.to_numpy().tolist() == effects["max_future_layer"].tolist()
+    assert set(mine[mine.key == "erasure_effect"].layer) == set(range(9))
+    assert not tidy.key.str.contains("sums|prompt|n_tokens").any()
+
+
+def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp_path):
+    with pytest.raises(MissingArtifact, match="run: .*depth-lib sweep"):
+        dl.load_results(tmp_path)
+    with pytest.raises(MissingArtifact, match="nowhere; run: "):
+        dl.load_results("nowhere")
+    write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["logit_lens"], papers_keys_only=True)
+    with pytest.warns(UserWarning, match="no meta"):
+        assert len(dl.load_results(tmp_path)) == 2 * 28
