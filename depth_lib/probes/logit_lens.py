@@ -146,5 +146,5 @@ def distances(logits, all_measures=True):
     entropy, entropy_y, mean = -(p * log_p).sum(-1), -(y * log_y).sum(-1), (p + y) / 2
     jsd = (-(mean * mean.log()).sum(-1) - (entropy + entropy_y) / 2) / math.log(2)
     settled = jsd.cummin(1).values <= 0.5
-    found = [kl, overlap, rank <= 1, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
+    found = [kl, overlap, rank <= 1, 1 / rank.float(), rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
     return torch.stack([distance.float() for distance in found])

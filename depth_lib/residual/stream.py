@@ -102,7 +102,7 @@ def run(stream, rows, updates=False):
             return clean.x
         l = min(row.blocks[0] for row in waiting)
         some = [row for row in waiting if row.blocks[0] == l]
-        x = torch.stack([row.x for row in some])
+        x = torch.stack([row.x.to(some[0].x.device) for row in some])  # a block that is skipped may lie elsewhere
         after = stream.block(l, x)
         if updates:  # rows in ascending order: the unmodified one is the first of all that wait
             _compare(stream, some[1:], l, x, after)
@@ -136,7 +136,7 @@ def output_changes(stream, rows, damage=False, updates=False, tick=None):
         clean = run(stream, some, updates)
         for read in dict.fromkeys(row.read for row in some):
             alike = [row for row in some if row.read == read]
-            finals = torch.stack([x[list(read)] for x in (clean, *(row.x for row in alike))])
+            finals = torch.stack([x[list(read)].to(clean.device) for x in (clean, *(row.x for row in alike))])
             next_tokens = [ids[i + 1] if i + 1 < len(ids) else -1 for i in read] if damage else None
             found |= zip(alike, output_change(stream.llm, stream.arch, finals, next_tokens).unbind(1), strict=True)
         for row in some:

@@ -1,40 +1,16 @@
 """A model spread over several devices gives the numbers of one: no tensor is taken to lie where another does."""
 
-import functools
-
 import accelerate
 import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.models.families import describe, known
+from depth_lib.models.families import describe
 from depth_lib.residual.budget import tokens_in_pass
 from tests.families import D, L, save_family
-from tests.marks import slow
 from tests.oracles.streams import PLACES
-from tests.probes.comparing import load
-from tests.probes.device_tags import CPU, PretendDevices, device_of, place
-from tests.probes.test_budget import PROBES, TEXT
-
-
-def measure(llm):
-    """Every number of the check and of the probes."""
-    found = {name: PROBES[name](llm) for name in ("effects, future", "effects, all", "erasure", "gradients")}
-    found["check"] = dl.check_model(llm)
-    return found | {probe: probe(llm, [TEXT, "8"]) for probe in (dl.relative_contribution, dl.logit_lens)}
-
-
-@functools.cache
-def plain(name):
-    """What is measured of a family on one device."""
-    return measure(load(name)[0])
-
-
-def assert_equal(ours, truth):
-    for probe, result in truth.items():
-        for key, value in result.items():
-            found = ours[probe][key]
-            assert torch.equal(found, value) if isinstance(value, torch.Tensor) else found == value, f"{probe}: {key}"
+from tests.probes.device_tags import PretendDevices, place
+from tests.probes.test_budget import TEXT
 
 
 def halves(model, near, far, unembed):
@@ -51,40 +27,6 @@ def spread(model, unembed):
     """`model` on two pretended GPUs, by the code that transformers calls for a device_map."""
     device_map = halves(model, "cuda:0", "cuda:1", unembed)
     accelerate.dispatch_model(model, device_map, main_device="cuda:0", skip_keys=model._skip_keys_device_placement)
-
-
-@pytest.mark.parametrize(
-    "name, unembed",
-    [
-        ("llama", "cuda:0"),
-        slow("olmo2", "cuda:1"),  # post-norm
-        # blocks return tuples; tied, so the unembedding lies with the embedding
-        slow("bloom", "cuda:0"),
-        ("opt_projected", "cuda:0"),  # contributions of another shape, one more module before the unembedding
-    ],
-)
-def test_a_model_on_two_devices_gives_the_same_bits(name, unembed, tmp_path):
-    llm = dl.load_model(save_family(name, tmp_path))
-    with PretendDevices():
-        spread(llm._module, unembed)
-        assert {str(weight.device) for weight in llm._module.parameters()} == {"cuda:0", "cuda:1"}
-        known(llm).checked = None
-        result = measure(llm)
-        values = [value for found in result.values() for value in found.values() if isinstance(value, torch.Tensor)]
-        assert all(device_of(value) == CPU for value in values)
-    assert_equal(result, plain(name))
-
-
-def test_a_device_without_float64_gives_the_same_bits(tmp_path):
-    llm = dl.load_model(save_family("llama", tmp_path))
-    with PretendDevices():
-        for tensor in (*llm._module.parameters(), *llm._module.buffers()):
-            place(tensor, "mps")
-        with pytest.raises(TypeError, match="doesn't support float64"):
-            next(llm._module.parameters()).double()
-        known(llm).checked = None
-        result = measure(llm)
-    assert_equal(result, plain("llama"))
 
 
 def test_memory_that_torch_keeps_for_reuse_counts_as_free(tmp_path):
@@ -112,9 +54,3 @@ def test_a_neighbour_taken_to_lie_on_the_same_device_is_caught(tmp_path):
         spread(llm._module, "cuda:0")
         with pytest.raises(RuntimeError, match="same device, but sub found cuda:0, cuda:1"):
             contributions_by_difference()
-
-
-def test_blocks_that_are_read_from_disk_give_the_same_bits(tmp_path):
-    device_map = halves(load("llama")[0]._module, "cpu", "disk", "cpu")
-    llm = dl.load_model(save_family("llama", tmp_path), device_map=device_map)
-    assert_equal(measure(llm), plain("llama"))

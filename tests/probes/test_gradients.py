@@ -6,49 +6,9 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.data.tokens import answer_span
-from depth_lib.models.families import describe
 from depth_lib.probes import integrated_gradients as probe
-from depth_lib.session import run
-from tests.probes.comparing import load
-from tests.probes.test_quadrature import integrate, path
 
 SUM, SHORT = ("5 + 7 + 5 = ", "17"), ("5 + 7 = ", "12")
-
-
-def gradients(at, steps):
-    """The probe's result for a small Llama."""
-    llm, _ = load("llama")
-    ids, places, _ = answer_span(llm, *SUM)
-    return run(probe.integrated_gradients, llm, describe(llm), ids, places, [0, 2, 3], at, steps, 1e-3, None)
-
-
-@pytest.fixture
-def default_dtype():
-    before = torch.get_default_dtype()
-    yield torch.set_default_dtype
-    torch.set_default_dtype(before)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize(("at", "steps"), [("block", None), ("attention", None), ("mlp", 8)])
-def test_the_default_dtype_changes_no_bit(at, steps, dtype, default_dtype):
-    truth = gradients(at, steps)
-    default_dtype(dtype)
-    for key, value in gradients(at, steps).items():
-        assert value.dtype == torch.float32 and torch.equal(value, truth[key]), key
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_autocast_and_the_default_dtype_change_no_bit_of_the_quadrature(dtype, default_dtype):
-    sample, _ = path((0.5, 0.3, 0.01), (-0.2, 0.7, 0.1))
-    truth = integrate(sample, 1e-3, 1e-7)
-    default_dtype(dtype)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = integrate(sample, 1e-3, 1e-7)
-    assert torch.equal(found["integral"], truth["integral"])
-    for key in ("n_nodes", "error"):
-        assert found[key] == truth[key], key
 
 
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
