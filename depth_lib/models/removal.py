@@ -61,7 +61,7 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
             raise ValueError(f"{name} is {value!r}; give a whole number: dl.remove_blocks(llm, s, n).")
     if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
         which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
-        why = "at least one has to stay" if (s, n) == (0, n_layers) else f"it has blocks 0..{n_layers - 1}"
+        why = "at least one must stay" if (s, n) == (0, n_layers) else f"it has blocks 0..{n_layers - 1}"
         raise ValueError(f"{which} cannot be removed from a model of {n_layers}: {why}.")
     return [*range(s), *range(s + n, n_layers)]
 

@@ -64,7 +64,7 @@ def residual_erasure(
 def run_erasure(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
     texts = texts_of(baseline_prompts)
     if not texts:
-        raise ValueError("there are no baseline_prompts, of which the mean is taken; give some, dl.load_prompts(...).")
+        raise ValueError("there are no baseline_prompts for the mean; load some with dl.load_prompts(...).")
     baseline = tokenize(llm, texts)
     arguments = {"ids": ids, "layers": list(range(arch.n_layers)), "baseline_prompts": baseline, **positions}
     return run(probe, llm, arch, **arguments, budget=budget, remote=remote, over="layers")

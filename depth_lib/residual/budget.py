@@ -53,7 +53,7 @@ def _half_of_what_is_free(llm):
 def check_budget(budget):
     """ValueError for a budget that is neither None nor a whole number of at least 1."""
     if budget is not None and (type(budget) is not int or budget < 1):  # True is an int too
-        raise ValueError(f"budget {budget!r} is no number of tokens; give a whole number of at least 1, or None.")
+        raise ValueError(f"budget {budget!r} is not a number of tokens; give a whole number of at least 1, or None.")
 
 
 def rounding_unit(h):

@@ -76,7 +76,7 @@ class Schema:
         return self.reads == "examples"
 
     def name(self, n: int, pair: str = "", changed: str = "") -> str:
-        """The file's name. pair: the label of another question than the papers'; changed: `label_of` a changed call."""
+        """The file's name. pair: the label of a question of your own; changed: `label_of` a changed call."""
         pair = f"_{pair}" if pair and self.of_pair else ""
         return self.file.format(n=n) + pair + (f"@{changed}" if changed else "") + ".pt"
 
@@ -188,7 +188,7 @@ ARTIFACTS = {
 }
 
 RECORD = "run.json"  # in a run's folder: what its results were made from, and the parameters of its last command
-BY_LENS = "@lens="  # in the name of a result of `logit_lens` by another lens
+BY_LENS = "@lens="  # in the name of a result of `logit_lens` with a trained lens
 RANDOM = {"weights": "random"}  # what a control's call changes
 BY_RANDOM = "@weights=random"  # ends the name of its result
 TABLE_PROBES = ("relative_contribution", "logit_lens")
@@ -225,7 +225,7 @@ class ResultName:
     """The parts of a result file's name; `key` is the result's name in a study, such as "residual_erasure:spouse"."""
 
     probe: str
-    pair: str = ""  # the label of another question than the papers'
+    pair: str = ""  # the label of a question that is not the papers'
     changed: str = ""  # the label of a call that was changed
 
     @property

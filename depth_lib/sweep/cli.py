@@ -52,7 +52,7 @@ class Options(Params):
     MODELS: Words = Field([], description='instead of a set: "A B" or A,B: names, folders, GGUF files or Hub ids')
     DATASETS: Words = Field([], description="of params/datasets; by default the papers' three")
     JOBS: int = Field(0, ge=0, description="runs at a time, at most one per GPU; 0: one, or one per GPU")
-    KEEP_GOING: bool = Field(False, description="go on with other runs after a failure")
+    KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
     LIST: bool = Field(False, description="print the command of each unfinished run, for a job array; run nothing")
     AT_MOST: float = Field(0.05, description="nats per token that the removed blocks may cost")
     SAVE: str = Field("", description="write the shorter model to this folder")

@@ -152,7 +152,7 @@ def execute(notebooks: Sequence[Notebook], slots: Sequence[Mapping[str, str]] = 
                     n_failed += not notebook.ended()
                     notebook.held.close()
     except KeyboardInterrupt:
-        say("stopped; what was finished is kept: repeat the command to go on")
+        say("stopped; finished results are kept: repeat the command to resume")
         return 130
     finally:
         for notebook, _ in running:

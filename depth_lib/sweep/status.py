@@ -67,4 +67,4 @@ def _notes(run: Run) -> Iterator[str]:
     if process := holder(run.sweeps):
         yield f"running ({process})"
     elif (partial := run.folder / "probe.partial.ipynb").exists():
-        yield f"not finished: {why_failed(partial)}; repeat the command to go on"
+        yield f"not finished: {why_failed(partial)}; repeat the command to resume"
