@@ -27,6 +27,8 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(
             f"a {type(model).__name__} is not a transformers model; give one of AutoModelForCausalLM, or a name."
         )
+    if any(callable(getattr(part, "weight", None)) for part in base.modules()):  # torch packs them
+        raise ModelError("the model is quantised by quantize_dynamic and holds no weights; give it before that.")
     if base.config.is_encoder_decoder:
         raise ModelError(f"a {type(base).__name__} is an encoder-decoder; give a decoder-only language model.")
     if base.get_output_embeddings() is None:

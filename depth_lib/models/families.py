@@ -113,6 +113,8 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
         problem = str(error)
     except Exception as error:  # noqa: BLE001 (whatever a model raises that does not run)
         problem = f"it does not run ({reason(error)})"
+        if "FlexAttention" in problem:
+            problem += '; load it with attn_implementation="sdpa"'
     raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}.")
 
 

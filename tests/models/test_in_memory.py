@@ -123,6 +123,10 @@ def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, toke
     assert "a BertModel has no head that gives logits" in line(bert, tokenizer)
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=112, d_model=32, num_layers=1, num_heads=2))
     assert "a T5ForConditionalGeneration is an encoder-decoder; give a decoder-only" in line(t5, tokenizer)
+    packed = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    assert "is quantised by quantize_dynamic and holds no weights" in line(packed, tokenizer)
+    flex = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"), attn_implementation="flex_attention")
+    assert line(flex, tokenizer).endswith('; load it with attn_implementation="sdpa".')
     model.model.layers[0].compile()
     assert "was compiled in place" in line(model, tokenizer)
 
