@@ -1,9 +1,13 @@
 """A value exactly on a threshold falls on the side that the definition says, and a name says what is measured."""
 
 import pytest
+import torch
 
 import depth_lib as dl
 from depth_lib.results.schemas import ARTIFACTS
+from depth_lib.run import _own_dtype as own_dtype
+from tests.families import save_family
+from tests.tiny_tokenizers import char_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -24,3 +28,9 @@ def test_a_result_named_after_a_part_is_measured_at_that_part():
         part = name.partition("_")[0]
         asked = schema.settings.get("part", schema.settings.get("at"))
         assert asked == part if part in ("attention", "mlp") else asked in (None, "layer", "block"), name
+
+
+def test_a_folder_without_a_params_file_runs_in_the_dtype_of_its_config(tmp_path):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        folder = save_family("llama", tmp_path / str(dtype), char_tokenizer(), dtype)
+        assert own_dtype(str(folder)) == str(dtype).removeprefix("torch.")
