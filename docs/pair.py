@@ -120,7 +120,7 @@ def drawn_ratios(depths: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(1, len(rules), figsize=(10, 2.6), sharex=True, sharey=True, layout="constrained")
     for ax, rule in zip(axes, rules, strict=True):
         for shift, (name, rows) in enumerate(depths[depths.rule == rule].groupby("model", sort=False)):
-            y = np.arange(len(rows)) + 0.24 * shift - 0.12
+            y = rows.dataset.map(DATASETS.index).to_numpy() + 0.24 * shift - 0.12
             low, high = rows.ratio_low.fillna(0).astype(float), rows.ratio_high.fillna(1).astype(float)
             ratio = rows.ratio.astype(float)
             ax.errorbar(ratio, y, xerr=[ratio - low, high - ratio], fmt="o", capsize=3, label=name)
