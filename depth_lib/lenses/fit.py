@@ -13,9 +13,10 @@ from nnsight import TransformersModel
 
 from ..data.tokens import tokenize
 from ..files import write_together
-from ..models.check import name_of, verified_arch
+from ..models.check import arch_to_change, name_of, verified_arch
 from ..params import not_among
-from ..remote.server import method_there
+from ..remote.errors import JobFailed
+from ..remote.server import NO_GRADIENT
 from ..residual.budget import check_budget
 from ..residual.states import states_of_sequences
 from ..session import run
@@ -23,6 +24,10 @@ from .files import Lens, LensError, finite, unembedding_hash
 from .jacobian import SKIPPED, measure_jacobian
 from .regression import accumulate, solve
 
+NO_GRADIENTS = (
+    "the server's sandbox returns no gradients; read a published lens (dl.load_lens), fit with the weights here, or "
+    'give kind="ridge"'
+)
 N_TOKENS = 128  # of a text, as for published lenses
 _EVERY = 30.0  # seconds between two checkpoints, and as many more for each 256 MiB of sums
 
@@ -33,7 +38,6 @@ def fit_lens(
     kind: str = "jacobian",
     path: str | Path | None = None,
     remote: bool | str = False,
-    method: str | None = None,
     budget: int | None = None,
 ) -> Lens:
     """A map of every h_l to the last layer's coordinates, for `logit_lens(…, lens=)`.
@@ -52,7 +56,6 @@ def fit_lens(
       out
     - kind: "jacobian" or "ridge"
     - path: a `.pt` file to write; if interrupted, repeat the call to resume
-    - method: of Jacobians, "gradients" or "increments" (forward passes only; wrong for mixtures of experts)
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
@@ -64,10 +67,11 @@ def fit_lens(
 
     The change of the lens is printed after 1, 2, 4, 8 … texts. A usable Jacobian lens takes about 100 texts.
 
-    Raises LensError for an unknown kind, if no text is long enough, or for numbers that are not finite.
+    Raises LensError for an unknown kind, if no text is long enough, for numbers that are not finite, and for a Jacobian
+    lens on a server that returns no gradients.
     Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); ridge: Belrose et al. 2023 (arXiv
     2303.08112).
-    Cost: per text, jacobian 2 passes and d backward passes, ridge 1 pass. Memory: 20 L d² bytes, ridge 32 L d²
+    Cost: per text, jacobian a pass and d backward passes, ridge 1 pass. Memory: 20 L d² bytes, ridge 32 L d²
     bytes.
     """
     if problem := not_among(("jacobian", "ridge"), "kind", kind):
@@ -79,10 +83,11 @@ def fit_lens(
         raise LensError(f"a {kind} lens needs {fewest} texts or more, of at least {shortest} tokens; give longer ones")
     if len(long) < len(all_ids):
         warnings.warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out", stacklevel=2)
-    method = method_there(remote, method) if kind == "jacobian" else None
-    made_from = {"kind": kind, "unembedding": unembedding_hash(llm), "method": method}
+    made_from = {"kind": kind, "unembedding": unembedding_hash(llm)}
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
-    fewest_told = 1 if method else 1 + verified_arch(llm).width // N_TOKENS  # before, a ridge is mostly its λ
+    fewest_told = (
+        1 if kind == "jacobian" else 1 + verified_arch(llm).width // N_TOKENS
+    )  # before, a ridge is mostly its λ
     check_budget(budget)
     if path and Path(path).suffix != ".pt":
         raise LensError(f"{path} is not a lens file; the path must end in .pt")
@@ -93,7 +98,7 @@ def fit_lens(
         done = stored
         print(f"{unfinished}: {done['n_done']} texts are done")
     for n, ids in enumerate(long[done["n_done"] :], done["n_done"] + 1):
-        sums = _with_text(done["sums"], llm, ids, n, method, budget, remote)
+        sums = _with_text(done["sums"], llm, ids, n, kind, budget, remote)
         done = made_from | of_model | {"n_done": n, "sums": sums}
         if (n >= fewest_told and n & (n - 1) == 0) or n == len(long):
             before, lens = lens, _lens(done)
@@ -121,14 +126,19 @@ def _model(llm):
     return hashlib.sha256(json.dumps([name_of(llm), sums]).encode()).hexdigest()
 
 
-def _with_text(sums, llm, ids, n, method, budget, remote):
+def _with_text(sums, llm, ids, n, kind, budget, remote):
     """The sums with text n: Jacobians [L, d, d], or moments of (h_l, 1) and h_L for the ridge.
 
     The ridge's moments [2, L, 1, d + 1, 2 d + 1] are for fitting and, for every tenth text, for choosing λ.
     """
-    arch = verified_arch(llm)
-    if method:
-        A = run(measure_jacobian, llm, arch, ids, budget, method, remote=remote, label=f"text {n}")["A"]
+    arch = arch_to_change(llm) if kind == "jacobian" else verified_arch(llm)
+    if kind == "jacobian":
+        try:
+            A = run(measure_jacobian, llm, arch, ids, budget, remote=remote, label=f"text {n}")["A"]
+        except JobFailed as failed:
+            if not NO_GRADIENT.search(str(failed)):
+                raise
+            raise LensError(NO_GRADIENTS) from failed
         return A if sums is None else sums + A
     d, layers = arch.width, list(range(arch.n_layers + 1))
     (h,) = run(states_of_sequences, llm, arch, [ids], layers, "residual", remote=remote)["states"]

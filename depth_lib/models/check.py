@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from ..params import not_among
 from ..residual.arch import Arch
 from ..residual.identities import N_TOKENS, identities, verified
-from ..residual.stream import READS_MORE
+from ..residual.residual_stream import READS_MORE
 from .bare import differ, logits_of
 from .discovery import Architecture
 from .errors import ArchitectureError, ModelError

@@ -17,9 +17,10 @@ from nnsight import TransformersModel
 from ..data.orders import AT_MOST, sizes_of
 from ..data.tokens import tokenize
 from ..models.check import arch_to_change
+from ..residual.budget import tokens_in_pass
 from ..residual.distributions import output_change
-from ..residual.residual_stream import final_residual, inputs, silence, skip_head
-from ..residual.stream import Stream
+from ..residual.residual_stream import final_residual, inputs, silence, skip_head, start_at
+from ..residual.stream import Stream, read_residuals
 from ..results.means import over_prompts
 from ..results.result import Result
 from ..session import run
@@ -131,31 +132,49 @@ def measure_block_removal(llm, arch, prompts, removed, part, budget):
 def _of_prompt(llm, arch, ids, removed, part, budget):
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            stream = Stream(llm, arch, ids, budget)
-            h, n_rows, damage = stream.h, stream.n_rows, None
             if part == "layer":
+                stream = Stream(llm, arch, ids, budget)
+                h = stream.h
                 damage = order_damage(stream, [[l for l in range(arch.n_layers) if l not in gone] for gone in removed])
+            else:
+                h = read_residuals(llm, arch)
             last = torch.stack([x[-1].cpu().double() for x in h])
             cosines = [
                 torch.cosine_similarity(x.float(), y.to(x).float(), dim=-1).mean().cpu()
                 for x, y in zip(h, h[1:], strict=False)
             ]
-    if damage is None:
-        some = [removed[start : start + n_rows] for start in range(0, len(removed), n_rows)]
-        damage = torch.cat([_without_parts(llm, arch, ids, gone, part) for gone in some], dim=1)
+    if part != "layer":
+        damage = torch.zeros(4, len(removed), len(ids), dtype=torch.float32)
+        for some in _passes(removed, (budget or tokens_in_pass(llm, arch, h[0])) // len(ids) - 1):
+            damage[:, some] = _without_parts(llm, arch, ids, h, [removed[k] for k in some], part)
     return damage_of_prompt(damage) | {
         "angular": (torch.cosine_similarity(last, last[:, None], dim=-1).clamp(-1, 1).arccos() / torch.pi).float(),
         "influence": 1 - torch.stack(cosines),
     }
 
 
-def _without_parts(llm, arch, ids, removed, part):
-    """The four numbers of `damage` [4, R, T] if this part of each of these blocks adds nothing."""
+def _passes(removed, n_rows):
+    """The numbers of the removals that share a pass, at most n_rows each; a pass begins at their first block."""
+    passes = []
+    for k in sorted(range(len(removed)), key=lambda k: min(removed[k])):
+        late = passes and len(passes[-1]) >= 4 and min(removed[k]) >= 4 + min(removed[passes[-1][0]])
+        if not passes or late or len(passes[-1]) >= n_rows:
+            passes.append([])
+        passes[-1].append(k)
+    return passes
+
+
+def _without_parts(llm, arch, ids, h, removed, part):
+    """The four numbers of `damage` [4, R, T] if this part of each of these blocks adds nothing. h: h_0..h_L, clean."""
+    first, n_rows = min(min(gone) for gone in removed), 1 + len(removed)
     with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids, batch=1 + len(removed)), use_cache=False):
-            shape = (1 + len(removed), len(ids), arch.width)
-            for l, block in enumerate(llm.blocks):
-                silence(block, arch, shape, part, [(k, slice(None)) for k, gone in enumerate(removed, 1) if l in gone])
+        with llm.trace(inputs(llm, arch, ids, n_rows), use_cache=False):
+            rows = h[first].repeat(n_rows, 1, 1)
+            start_at(llm, arch, first, rows)
+            for l in range(first, arch.n_layers):
+                without = [(k, slice(None)) for k, gone in enumerate(removed, 1) if l in gone]
+                if without:
+                    silence(llm.blocks[l], arch, rows.shape, part, without)
             final = final_residual(llm, arch)
             damage = output_change(llm, arch, final, [*ids[1:], -1])
             skip_head(llm, arch, final)

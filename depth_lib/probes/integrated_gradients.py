@@ -27,7 +27,6 @@ from ..residual.budget import rows_of_logits, tokens_in_pass
 from ..residual.quadrature import converged
 from ..residual.ranks import from_rank_0, is_sharded
 from ..residual.residual_stream import (
-    enter,
     entering,
     final_residual,
     hidden_states,
@@ -36,6 +35,7 @@ from ..residual.residual_stream import (
     read_block,
     rescaling,
     skip_head,
+    start_at,
     with_hidden_states,
 )
 from ..residual.unembedding import lens
@@ -47,7 +47,7 @@ def integrated_gradients(
     llm: TransformersModel,
     question: str,
     answer: str,
-    quadrature: str | float = "gauss",
+    quadrature: str | float = 0.01,
     remote: bool | str = False,
     budget: int | None = None,
     at: str = "block",
@@ -67,15 +67,16 @@ def integrated_gradients(
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together
-    - quadrature: "gauss" (a tolerance of 0.01), a tolerance, or "riemann" (256 left-end steps, as in the papers).
-      Nodes are doubled until the error is below this share of max |igrads[l]|
+    - quadrature: a tolerance, or "riemann" (256 left-end steps, as in the papers). Nodes are doubled until the error is
+      below this share of max |igrads[l]|
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
     - at: "block", or "attention" or "mlp": x is a_l or m_l, and what follows is recomputed
     - method: "gradients", or "increments" (forward passes only); by default gradients, and increments on a server
       that returns no gradients
     - max_nodes: the largest number of nodes per block
-    - steps: of increments; the error falls as steps⁻²
+    - steps: of increments; the error falls as steps⁻². In a mixture of experts a step may move a token to other
+      experts, where F jumps: increments count the jump, gradients do not
 
     Returns:
 
@@ -94,9 +95,9 @@ def integrated_gradients(
     Cost: a forward pass, and for each block up to `max_nodes` forward and backward passes of the blocks after it.
     Increments take 2 T `steps` forward passes instead.
     """
-    tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
+    tolerance = 0.01 if quadrature == "riemann" else quadrature
     if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= float(tolerance) <= 1:
-        raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
+        raise ValueError(f'quadrature {quadrature!r} is not known; use "riemann" or a tolerance such as 0.01.')
     if method and (problem := not_among(("gradients", "increments"), "method", method)):
         raise ValueError(problem)
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
@@ -201,15 +202,14 @@ class Path:
     def _passed(self, places, with_gradients):
         llm, arch, step, slopes = self.llm, self.arch, self.x - self.b, None
         with torch.set_grad_enabled(with_gradients):
-            batch = 1 if arch.can_add_rows else len(places)
-            with llm.trace(inputs(llm, arch, self.ids, batch), use_cache=False):
+            with llm.trace(inputs(llm, arch, self.ids, len(places)), use_cache=False):
                 x = (self.b + places.to(step.device)[..., None] * step).requires_grad_(with_gradients)
                 h = self.rest.expand_as(x) if self.within else (self.rest + x) * self.scale
                 h = h.to(self.dtype)
+                start_at(llm, arch, self.l, h)
+                if self.within:
+                    _attend(llm.blocks[self.l], arch, x)
                 if self.l < arch.n_layers:
-                    enter(llm, arch, self.l, h)
-                    if self.within:
-                        _attend(llm.blocks[self.l], arch, x)
                     h = final_residual(llm, arch)
                 f = _answer_probability(llm, arch, h, self.ids, self.answer)
                 if with_gradients:

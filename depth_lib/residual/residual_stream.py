@@ -4,6 +4,11 @@ import torch
 
 from .ranks import is_sharded
 
+READS_MORE = (
+    "this model's blocks read more of earlier blocks than the residual stream, so nothing can be changed in it; "
+    "use relative_contribution, logit_lens or answer_lens"
+)
+
 
 def hidden_states(output):
     """The hidden states of a module that returns them alone or before others."""
@@ -45,6 +50,18 @@ def leaving(block):
 def enter(llm, arch, l, h):
     """Let block l read h [B, T, d], of more rows than before if need be. Not for use once `leaving` was read of it."""
     llm.blocks[l].input = h.unflatten(-1, arch.streams)
+
+
+def start_at(llm, arch, l, h):
+    """Let block l read h [B, T, d], and skip the blocks before it. L: skip all, with h the final residual."""
+    if not arch.can_skip_blocks:
+        raise ValueError(READS_MORE)
+    if l == 0:
+        return enter(llm, arch, l, h)
+    for before in range(l):
+        rows = (h if before == l - 1 else h[:1, :1].clone()).unflatten(-1, arch.streams)
+        alone = arch.n_other_outputs is None
+        llm.blocks[before].skip(rows if alone else (rows, *[None] * arch.n_other_outputs))
 
 
 def final_residual(llm, arch):

@@ -12,12 +12,7 @@ import torch
 
 from .budget import tokens_in_pass
 from .distributions import output_change
-from .residual_stream import entering, hidden_states, inputs, leaving, skip_head
-
-READS_MORE = (
-    "this model's blocks read more of earlier blocks than the residual stream, so nothing can be changed in it; "
-    "use relative_contribution, logit_lens or answer_lens"
-)
+from .residual_stream import READS_MORE, entering, final_residual, hidden_states, inputs, leaving, skip_head
 
 
 def read_residuals(llm, arch):
@@ -41,11 +36,10 @@ class Stream:
         self.h, self.calls = [], []
         for block in llm.blocks:
             positional, named = block.inputs
-            if not self.h:
-                first = positional[0] if positional else named["hidden_states"]
-                self.h.append(first.flatten(2)[0].clone())  # a copy, as some families add in place
+            h = positional[0] if positional else named["hidden_states"]
+            self.h.append(h.flatten(2)[0].clone())  # a copy, as some families add in place
             self.calls.append((positional[1:], {key: x for key, x in named.items() if key != "hidden_states"}))
-            self.h.append(leaving(block)[0].clone())
+        self.h.append(final_residual(llm, arch)[0].clone())
         skip_head(llm, arch, self.h[-1][None])
         n_tokens = budget or tokens_in_pass(llm, arch, self.h[0])
         self.n_rows = max(1, n_tokens // len(ids) - 1)  # beside the unmodified one

@@ -97,7 +97,7 @@ _EFFECTS = (
     "L L: max_remove_layer; L 1: max_remove_out; L: remove_kl",
 )
 _GRADIENTS = ("L T: igrads", "L: completeness f_difference n_nodes n_steps error")
-_QUADRATURE = _PAIR | {"quadrature": "gauss"}
+_QUADRATURE = _PAIR | {"quadrature": 0.01}
 _REMOVAL = "removal_loss removal_kl removal_top1"
 _PART_REMOVAL = f"L: removal_order {_REMOVAL}"
 

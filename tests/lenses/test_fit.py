@@ -23,23 +23,20 @@ def llama():
 
 
 @pytest.mark.parametrize("name", of_families(ARCHETYPES))
-def test_the_jacobian_is_autograds_and_forward_differences_are_within_one_percent(name):
+def test_the_jacobian_is_autograds(name):
     """In passes of five rows, of which the last is not full, and in one."""
     llm, model = load(name)
     (ids,) = tokenize(llm, TEXTS[:1])
     truth = oracle.jacobian(model, torch.tensor(ids))
     for budget in (None, 5 * len(ids)):
         close(run(measure_jacobian, llm, describe(llm), ids, budget)["A"], truth)
-    off = run(measure_jacobian, llm, describe(llm), ids, method="increments")["A"] - truth
-    assert (off.norm(dim=(1, 2)) < 0.01 * truth.norm(dim=(1, 2))).all()
 
 
 def test_through_identities_the_jacobian_is_one():
     llm = loaded(make_identity(build("llama"), [2, 3]))
     (ids,) = tokenize(llm, TEXTS[:1])
-    for method, tolerance in (("gradients", 0), ("increments", 1e-3)):
-        A = run(measure_jacobian, llm, describe(llm), ids, method=method)["A"]
-        assert (A[2:] - torch.eye(48)).abs().max() <= tolerance
+    A = run(measure_jacobian, llm, describe(llm), ids)["A"]
+    assert torch.equal(A[2:], torch.eye(48).expand(2, -1, -1))
 
 
 def test_texts_count_equally_and_short_ones_are_left_out(llama):

@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import pytest
 import torch
 import transformers
 from torch import nn
@@ -228,6 +229,8 @@ def errors(llm):
     log_p = torch.stack([lens(model, ids, x) for x in h[:-1]]).log_softmax(-1)
     kl = (log_p.exp() * (log_p - logits.log_softmax(-1))).sum(-1)
     found["lens"] = off(ours["res_kl_divs"], kl.mean(1))
+    if not arch.can_skip_blocks:
+        return found
     for mode, t, first_measured in (("future", 8, 8), ("all", len(ids), 0)):  # one position is drawn
         ours, truth, out = dl.layer_effects(llm, [TEXT], mode=mode), [], []
         for s in range(len(c)):
@@ -241,7 +244,8 @@ def errors(llm):
 
 
 def state(kind):
-    """(state, what was found, errors) of a kind: "all probes", "blocks only", "refused" or "not built"."""
+    """(state, what was found, errors) of a kind: "all probes", "blocks only", "reading only" (nothing can be
+    changed), "refused" or "not built"."""
     try:
         model = tiny(kind)
     except NotBuilt as reason:
@@ -251,8 +255,17 @@ def state(kind):
             warnings.simplefilter("ignore")
             llm = wrapped(model, char_tokenizer())
             found = errors(llm)
-            dl.residual_erasure(llm, "5 + 7 = ", "12", ["abc"])
-            dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0)
+            changing = (
+                lambda: dl.residual_erasure(llm, "5 + 7 = ", "12", ["abc"]),
+                lambda: dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0),
+            )
+            if not known(llm).found.can_skip_blocks:
+                for change in (*changing, lambda: dl.layer_effects(llm, [TEXT]), lambda: dl.block_orders(llm, [TEXT])):
+                    with pytest.raises(ValueError, match="read more of earlier blocks than the residual stream"):
+                        change()
+                return "reading only", known(llm).found, found
+            for change in changing:
+                change()
     except ArchitectureError as reason:
         return "refused", str(reason), {}
     except Exception as error:

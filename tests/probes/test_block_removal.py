@@ -73,7 +73,7 @@ def test_a_model_whose_blocks_know_their_number_is_right_and_not_saved_as_anothe
         shorter = dl.remove_blocks(llm, 0, 2)
     kl = damage(llm._module, shorter._module, tokenize(llm, TEXTS[1:]))[1]
     close(dl.block_removal(llm, TEXTS[1:], [2])["removal_kl"][0, 0], kl, TOLERANCE, 0.2)
-    with pytest.raises(dl.ModelError, match="computes other logits .*, so a saved one would be another"):
+    with pytest.raises(dl.ModelError, match="computes other logits .*, so a saved copy would compute something else"):
         dl.save_model(shorter, tmp_path)
 
 

@@ -28,7 +28,7 @@ def test_max_nodes_and_what_is_missed_with_them(toy):
         dl.integrated_gradients(toy, *SHORT, max_nodes=0)
 
 
-def test_the_bar_moves_with_the_points_of_blocks_that_are_not_done(toy, monkeypatch):
+def test_the_bar_moves_with_each_block(toy, monkeypatch):
     shares = []
     monkeypatch.setattr("depth_lib.session.ticked", lambda label: contextlib.nullcontext(shares.append))
     dl.integrated_gradients(toy, *SUM)
