@@ -1,0 +1,70 @@
+"""The processes behind a sweep: signals, kills and two sweeps; what is said is in sessions/."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, new_study, start
+
+ONE = ("sweep", "--set", "demo", "--models", "toy-4l", "--datasets", "gsm8k", "--probes", "logit_lens")
+
+
+@pytest.fixture
+def study(tmp_path):
+    return new_study(tmp_path)
+
+
+def until(state):
+    end = time.monotonic() + 120
+    while not state():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def notebooks(study):
+    """The processes that execute this study's notebooks."""
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words = process.info["cmdline"] or ()
+        if process.info["cwd"] == str(study) and "--parameters_yaml" in words:
+            yield process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_notebook_ends_with_its_sweep_however_that_ends_and_the_next_sweep_goes_on(study, number):
+    (study / "gate").touch()
+    sweep = start(study, ".venv/bin/depth-lib", *ONE)
+    until(lambda: calls_in(study))
+    (notebook,) = notebooks(study)
+    os.kill(sweep.pid, number)
+    said, _ = sweep.communicate(timeout=60)
+    notebook.wait(60)
+    assert number == signal.SIGKILL or "stopped; what was finished is kept" in said
+    (study / "gate").unlink()
+    again = start(study, ".venv/bin/depth-lib", *ONE[:-2], "--probes", "logit_lens", "--list")
+    assert "depth-lib run toy-4l gsm8k" in again.communicate(timeout=60)[0]
+
+
+def test_two_sweeps_do_not_execute_the_same_run_and_the_second_says_who_holds_it(study):
+    (study / "gate").touch()
+    first = start(study, ".venv/bin/depth-lib", *ONE)
+    until(lambda: calls_in(study))
+    second = start(study, ".venv/bin/depth-lib", *ONE)
+    line = next(line for line in second.stdout if "holds" in line)
+    assert f"gsm8k × toy-4l: process {first.pid} on " in line and line.endswith("going on with others\n")
+    assert len([*notebooks(study)]) == 1
+    second.kill()
+    second.wait()
+    first.terminate()
+    first.communicate(timeout=60)
+
+
+def test_status_imports_no_torch(study):
+    code = "import sys; from depth_lib.sweep.cli import main; main(['status', '--set', 'demo'])\n"
+    code += "assert not {'torch', 'numpy', 'pandas', 'transformers', 'nnsight'} & set(sys.modules)"
+    how = {"cwd": study, "env": ENVIRONMENT | {"PYTHONPATH": str(ROOT)}, "capture_output": True}
+    subprocess.run([sys.executable, "-c", code], check=True, **how)
