@@ -38,7 +38,7 @@ _HOMES = {
     "compare": "comparison",
     "chat_prompts": "data.prompts",
     "check_model": "session",
-    "deep_thinking_ratio": "effective_depth.early_exit",
+    "deep_thinking_ratio": "effective_depth.deep_thinking",
     "early_exit": "effective_depth.early_exit",
     "effective_depth_cosine": "effective_depth.rules",
     "effective_depth_kl": "effective_depth.rules",

@@ -8,7 +8,7 @@ from nnsight import TransformersModel
 
 from .data.choices import Choice
 from .data.orders import AT_MOST
-from .effective_depth.accuracy import accuracy_change
+from .effective_depth.accuracy import accuracy, accuracy_change
 from .effective_depth.removal import Removable, removable
 from .models.removal import remove_blocks, save_model, stretch_of
 from .probes.block_removal import block_removal
@@ -98,10 +98,13 @@ def prune(
     if choices:
         before, after = (choice_accuracy(one, choices) for one in (llm, shorter))
         change = accuracy_change(before, after)
-        shares = [float(answers["accuracy"]) for answers in (before, after)]
+        shares = [float(answers["acc_norm"]) for answers in (before, after)]
+        chance = float(before["chance"])
         said = (
-            f"Of {len(choices)} choices {shares[0]:.1%} are right before and {shares[1]:.1%} after: "
-            f"{change.value:+.1%} [{change.low:+.1%}, {change.high:+.1%}], 95 % paired."
+            f"Of {len(choices)} questions {shares[0]:.1%} are answered rightly before and {shares[1]:.1%} after "
+            f"(chance: {chance:.0%}): {change.value:+.1%} [{change.low:+.1%}, {change.high:+.1%}], 95 % paired."
         )
+        if accuracy(before).low <= chance:
+            said += " The model does not beat chance before, so these questions cannot show a loss."
     base, n_prompts = getattr(llm.config, "_name_or_path", "") or "a model", len(result["removal_loss_by_prompt"])
     return Pruned(found, shorter, said, Path(base).name if Path(base).exists() else base, n_prompts)

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .data.choices import shipped_choices
 from .data.datasets import dataset_named
 from .data.drawn import DRAWN
 from .data.examples import load_examples
@@ -146,6 +147,7 @@ class Run:
         self.dataset = Path(self.source).stem if is_file and find_dataset(params.DATASET) else params.DATASET
         if is_file and find_dataset(self.dataset):
             raise ParamsError(f"results of {self.source} would be filed as the dataset {self.dataset}; rename the file")
+        self.dataset += "-question" * (params.PART == "question") + "-chat" * params.CHAT
         for name in (self.dataset, params.MODEL):
             if not can_be_folder(name):
                 raise ParamsError(f"{name!r} cannot be the name of a folder in {self.out}; give a short name")
@@ -169,6 +171,8 @@ class Run:
         asked = {probe: (probe, {}) for probe in params.PROBES}
         if params.LENS and "logit_lens" in asked:
             asked["logit_lens@lens"] = "logit_lens", {"lens": str(in_project(params.LENS))}
+        if params.GENERATE and "logit_lens" in asked:
+            asked["logit_lens@generate"] = "logit_lens", {"generate": params.GENERATE, "per_token": True}
         if params.CONTROL:
             asked |= {probe + BY_RANDOM: (probe, RANDOM) for probe in TABLE_PROBES if probe in params.PROBES}
         return asked
@@ -195,6 +199,10 @@ class Run:
             how = {"dtype": "the server's", "quantization": "the server's", "remote": params.REMOTE}
         texts = {"source": Path(self.source).name, "n_examples": params.N_EXAMPLES}
         read = {ARTIFACTS[probe].reads for probe in probes} - {""}
+        if params.CHAT:
+            texts["chat"] = True
+        if self.responses is not None and "prompts" in read:
+            read.add("responses")
         return weights_of(params.MODEL_ID, params.REVISION) | how | texts | {name: self._hash(name) for name in read}
 
     def other_settings(self, *probes: str) -> list[str]:
@@ -251,7 +259,7 @@ class Run:
         """A hash of the texts of this kind; for the Hub's, a hash of what defines them."""
         dataset = "gsm8k" if read == "baseline" else self.params.DATASET
         if self.source == "hub" and not (find_dataset(dataset) or {}).get("FILE"):
-            return f"{dataset_named(dataset).definition} seed {self.params.SEED}"
+            return f"{dataset_named(dataset).definition} seed {self.params.SEED} {self.params.PART}"
         return prompts_hash(getattr(self, read))
 
     # ---- the texts
@@ -259,26 +267,38 @@ class Run:
     @cached_property
     def prompts(self) -> list[str]:
         """The prompts of the run, in order."""
-        return self._load(load_prompts, self.params.DATASET)
+        return self._load(load_prompts, self.params.DATASET, seed=self.params.SEED, part=self.params.PART)
+
+    @cached_property
+    def responses(self) -> list[str] | None:
+        """The stored response to each question, where the dataset's file names their field, ANSWERS; else None."""
+        if self.params.PART == "all" or not (find_dataset(self.params.DATASET) or {}).get("ANSWERS"):
+            return None
+        return self._load(load_prompts, self.params.DATASET, seed=self.params.SEED, part="answer")
 
     @cached_property
     def examples(self) -> list:
         """N_EXAMPLES questions of each level of difficulty; PromptError if the dataset has no levels."""
-        return self._load(load_examples, self.params.DATASET)
+        return self._load(load_examples, self.params.DATASET, seed=self.params.SEED)
+
+    @cached_property
+    def choices(self) -> list:
+        """N_EXAMPLES multiple-choice questions of HellaSwag; those that ship where SOURCE is a file of prompts."""
+        return shipped_choices(self.params.N_EXAMPLES, self.params.SOURCE)
 
     @cached_property
     def baseline(self) -> list[str]:
         """The prompts for the mean residual stream: GSM8K's, or the run's own for a data set without a params file."""
-        if self.params.DATASET == "gsm8k" or not find_dataset(self.params.DATASET):
+        if (self.params.DATASET == "gsm8k" and self.params.PART == "all") or not find_dataset(self.params.DATASET):
             return self.prompts
         if self.params.SOURCE not in NAMED_SOURCES:
             raise PromptError("residual_erasure takes its baseline from gsm8k; run this file with DATASET=gsm8k")
-        return self._load(load_prompts, "gsm8k")
+        return self._load(load_prompts, "gsm8k", seed=self.params.SEED)
 
-    def _load(self, load: Callable[..., list], dataset: str) -> list:
+    def _load(self, load: Callable[..., list], dataset: str, **how: object) -> list:
         source = self.params.SOURCE
         source = source if source in NAMED_SOURCES else in_project(source)
-        return load(dataset, self.params.N_EXAMPLES, source=source, seed=self.params.SEED)
+        return load(dataset, self.params.N_EXAMPLES, source=source, **how)
 
     def _is_drawn(self) -> bool:
         return self.params.DATASET in DRAWN and self.params.SOURCE in NAMED_SOURCES
@@ -413,7 +433,11 @@ class Run:
         how = {"remote": self.remote, **self.settings(probe), **(changed if changed != RANDOM else {})}
         if row.reads:
             how["baseline_prompts" if row.reads == "baseline" else row.reads] = getattr(self, row.reads)
+        if self.params.CHAT and row.reads == "prompts":
+            how["prompts"] = dl.chat_prompts(llm, self.prompts)
         function = getattr(dl, row.function or probe)
+        if self.responses is not None and not how.get("generate"):
+            how |= {"answers": self.responses} if "answers" in inspect.signature(function).parameters else {}
         modes = how.pop("modes", None)
         if not modes or "mode" in how:
             return function(llm, **how)

@@ -30,7 +30,20 @@ def of_set(name):
 
 
 def test_a_run_finds_every_parameter_but_where_it_writes_in_the_files_that_ship():
-    own = {"LENS", "CONTROL", "OUT", "REPLACE", "SOURCE", "PAIR", "QUESTION", "ANSWER", "SEED"}
+    own = {
+        "PART",
+        "CHAT",
+        "GENERATE",
+        "LENS",
+        "CONTROL",
+        "OUT",
+        "REPLACE",
+        "SOURCE",
+        "PAIR",
+        "QUESTION",
+        "ANSWER",
+        "SEED",
+    }
     own |= {"REVISION", "QUANTIZATION", "DEVICE_MAP"}  # null: the default
     for model in MODELS.values():
         assert model["TRAINING"] in ("base", "instruct", "R1-distill")

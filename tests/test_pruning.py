@@ -15,7 +15,7 @@ def test_the_command_writes_a_folder_that_transformers_loads_and_a_card_that_say
     said = capsys.readouterr().out
     llm, prompts = dl.load_model("toy-8l"), dl.load_prompts("gsm8k", 2, source="embedded")
     found = dl.removable(dl.block_removal(llm, prompts, sizes="all"), 0.5)
-    assert f"\n{found}\n" in said and "Of 4 choices" in said
+    assert f"\n{found}\n" in said and "Of 4 questions" in said and "(chance: 25%)" in said
     ids = llm.tokenizer(prompts[0], return_tensors="pt")["input_ids"]
     with torch.no_grad():
         truth = dl.remove_blocks(llm, found.s, found.n)._module(ids, use_cache=False).logits
@@ -39,3 +39,16 @@ def test_two_folders_are_compared_on_the_command_line(tmp_path, capsys):
     assert (tmp_path / "both/gsm8k_lens_kl.png").exists()
     with pytest.raises(SystemExit, match="there is no folder"):
         main(["compare", folders[0], "nowhere"])
+
+
+def test_a_file_of_prompts_feeds_no_choices_and_long_prompts_of_ours_are_left_out(tmp_path, capsys):
+    (tmp_path / "q.txt").write_text("5 + 7 = 12\n3 + 4 = 7\n")
+    words = ["prune", "toy-4l", "--at-most", "9", "--choices", "3"]
+    assert main([*words, "--source", str(tmp_path / "q.txt"), "--n-examples", "2"]) == 0
+    assert "Of 3 questions" in capsys.readouterr().out
+    llm = dl.load_model("toy-4l")
+    llm.config.max_position_embeddings = 300
+    folder = tmp_path / "short"
+    dl.save_model(llm, folder)
+    with pytest.warns(UserWarning, match="prompts of gsm8k are longer than the model's 300 positions and are left out"):
+        assert main([*words[:1], str(folder), *words[2:], "--n-examples", "9"]) == 0

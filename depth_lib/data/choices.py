@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..embedded import choices_path
+from ..params import NAMED_SOURCES
 from .datasets import dataset_named
 from .rows import PromptError, check_count, file_rows
 
@@ -53,6 +54,11 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
     if len(choices) < n_examples:
         warnings.warn(f"{dataset} has {len(choices)} rows, not {n_examples}: using those", stacklevel=2)
     return choices
+
+
+def shipped_choices(n: int, source: str | Path) -> list[Choice]:
+    """HellaSwag's choices from a named source, or, where the source is a file of prompts, those that ship."""
+    return load_choices("hellaswag", n, source if source in NAMED_SOURCES else "sample")
 
 
 def _checked(where, row):

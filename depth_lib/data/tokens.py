@@ -184,6 +184,58 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
     return ids, places, [llm.tokenizer.decode([i]) for i in ids]
 
 
+def measured_tokens(
+    llm: TransformersModel, prompts: Sequence[str], answers: Sequence | None = None, at: str = "all"
+) -> list[tuple[list[int], int]]:
+    """Of each prompt the token ids that the model reads, and the first position that is measured.
+
+    answers: what follows each prompt, a text or token ids; measured are the positions that predict it. at: "all" or
+    "last" of the prompt's own positions. ValueError for an unknown `at`, or answers that do not fit the prompts.
+    """
+    if problem := not_among(("all", "last"), "at", at):
+        raise ValueError(problem)
+    if answers is None:
+        return [(ids, len(ids) - 1 if at == "last" else 0) for ids in tokenize(llm, prompts)]
+    if at != "all":
+        raise ValueError('give answers or at="last", not both: an answer\'s tokens are measured.')
+    prompts = texts_of(prompts)
+    answers = [answers] if isinstance(answers, str) else list(answers)
+    if len(answers) != len(prompts):
+        raise ValueError(
+            f"there are {len(prompts)} prompts and {len(answers)} answers; give one for each, a prompt with several "
+            "answers several times."
+        )
+    return [_with_answer(llm, *pair, f"prompt {p}") for p, pair in enumerate(zip(prompts, answers, strict=True))]
+
+
+def _with_answer(llm, prompt, answer, name):
+    """The ids of a prompt and its answer without the last, which predicts nothing, and the place before the answer."""
+    if isinstance(answer, str):
+        ids, places, _ = answer_span(llm, prompt, answer)
+        return ids[: places[-1]], places[0] - 1
+    before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
+    answer = [int(token) for token in answer]
+    if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:
+        raise ValueError(f"the answer to {name} is no list of the model's token ids; give a text, or ids.")
+    return before + answer[:-1], len(before) - 1
+
+
+def without_template(llm: TransformersModel, prompts: Sequence[str]) -> bool:
+    """Whether the model has a chat template with tokens of its own, of which a prompt has none."""
+    tokenizer = llm.tokenizer
+    if not tokenizer.chat_template:
+        return False
+    try:
+        chat = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "a"}], tokenize=False, add_generation_prompt=True
+        )
+    except Exception:  # noqa: BLE001 (a template may raise anything; then nothing is known)
+        return False
+    marks = [token for token in tokenizer.all_special_tokens if token in chat and token != tokenizer.bos_token]
+    marks += [tokenizer.bos_token] if chat.count(tokenizer.bos_token or "\0") > 1 else []
+    return bool(marks) and any(not any(mark in prompt for mark in marks) for prompt in texts_of(prompts))
+
+
 def skips_of(
     llm: TransformersModel, prompts: list[str], mode: str, modes: tuple[str, ...]
 ) -> tuple[list[tuple[list[int], list[int]]], list[int]]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from statistics import NormalDist
 
+from ..results.means import paired_change
 from .intervals import LEVEL, Estimate
 from .rules import as_array
 
@@ -41,11 +42,7 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
     right, still = _right(before), _right(after)
     if len(right) != len(still):
         raise ValueError(f"{len(right)} choices before and {len(still)} after; ask both the same.")
-    n, gained, lost = len(right), int((~right & still).sum()), int((right & ~still).sum())
-    total, difference = n + 2, gained - lost
-    error = math.sqrt(gained + lost + 1 - difference**2 / total) / total
-    ends = (difference / total + sign * _Z * error for sign in (-1, 1))
-    return Estimate(difference / n, *(min(1.0, max(-1.0, end)) for end in ends))
+    return Estimate(*paired_change(len(right), int((~right & still).sum()), int((right & ~still).sum())))
 
 
 def _right(result):

@@ -1,14 +1,11 @@
-"""What leaving the model early would save, and the share of tokens that settle late."""
+"""What leaving the model early would save."""
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
-from .rules import Curve, as_array
-
-LATE = 0.85  # of the model's depth
+from .rules import as_array
 
 
 def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
@@ -47,21 +44,3 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     )
     print(frame.attrs["sentence"])
     return frame.rename_axis("layer")
-
-
-def deep_thinking_ratio(lens: Curve | Mapping) -> float:
-    """The share of tokens whose prediction settles only in the last 15 % of the layers.
-
-    >>> dl.deep_thinking_ratio([0.0, 0.0, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0])
-    0.25
-
-    A token settles at the first layer c with min over j <= c of JSD(p_j, y) <= 1/2 bit, p_j the logit lens of h_j. It
-    is a deep-thinking token if c >= ⌈0.85 L⌉. The embeddings, j = 0, count as a layer too.
-    lens: the result of `logit_lens(…, generate=n)`, whose tokens are the model's own, or its `res_settled` [L].
-    ValueError for a curve that is not finite.
-    Source: arXiv 2602.13517. Cost: no forward pass.
-    """
-    curve = as_array(lens["res_settled"] if isinstance(lens, Mapping) else lens)
-    if not np.isfinite(curve).all():
-        raise ValueError("res_settled is not finite; run the probe again")
-    return 1 - float(curve[max(math.ceil(LATE * len(curve) - 1e-9) - 1, 0)])

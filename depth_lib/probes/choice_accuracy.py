@@ -10,6 +10,7 @@ from ..data.orders import checked_order, listed
 from ..data.tokens import answer_span
 from ..models.check import arch_to_change, verified_arch
 from ..models.removal import order_without, stretch_of
+from ..residual.arch import Arch
 from ..residual.residual_stream import inputs
 from ..residual.stream import Stream
 from ..residual.unembedding import lens
@@ -25,37 +26,73 @@ def choice_accuracy(
     order: Sequence[int] | Sequence[Sequence[int]] | None = None,
     budget: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """How often the likeliest ending of a text is the right one, with the blocks as they are or in another order.
+    """How often the ending that a model scores highest is the right one, also with its blocks in another order.
 
     >>> llm = dl.load_model("toy-4l")
     >>> dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)])["log_probs"].shape
     torch.Size([1, 2])
 
-    An ending's score is Σ log p of its tokens, given the context. choices: from `load_choices`, or a list of (context,
-    endings, number of the right one), all with the same number E of endings; removed: (s, n), without blocks
-    s..s + n − 1; order: block numbers, or K lists of them; remote, budget: as for `layer_effects`. Returns float32
-    `log_probs` [C, E], `correct` [C] (1 or 0) and `accuracy` [1], of K orders [K, C, E], [K, C] and [K]; with blocks
-    removed or an order also `unchanged_correct` [C], of the model as it is. `dl.accuracy` has the interval,
-    `dl.accuracy_change` that of the change between two results. Raises ValueError if there are no choices, an ending
-    has no token, or there are no such blocks.
+    As in lm-evaluation-harness, acc compares Σ log p of the endings' tokens, given the context, and acc_norm compares
+    Σ log p / bytes of the ending. acc_norm decides, as a sum punishes long endings.
+
+    - llm: from `load_model`.
+    - choices: from `load_choices`, or (context, endings, number of the right one) each, all with E endings.
+    - removed: (s, n), without blocks s..s + n − 1.
+    - remote, budget: as for `layer_effects`.
+    - order: block numbers, or K lists of them.
+
+    Returns float32, of K orders with a first axis K:
+
+    - `log_probs` [C, E]: Σ log p in nats.
+    - `correct` [C]: 1 where acc_norm picks the right ending, else 0.
+    - `acc`, `acc_norm` [1]: the shares of right answers; `chance` [1]: 1 / E.
+    - `unchanged_correct` [C]: of the model as it is, with removed or an order.
+
+    `dl.accuracy` has the interval, `dl.accuracy_change` that of a change, `dl.block_accuracy` every single block.
+    Raises ValueError if there are no choices, an ending has no token, or there are no such blocks.
+    Source: Gao et al., lm-evaluation-harness (acc, acc_norm of HellaSwag).
     Cost: a forward pass per ending, and with orders another and their passes, as for `block_orders`.
     """
+    arch = verified_arch(llm) if removed is order is None else arch_to_change(llm)
+    orders, several = _orders_of_choices(removed, order, arch.n_layers)
+    log_probs, picked, right, _ = endings_scored(llm, arch, choices, orders, remote, budget)
+    correct = (picked == right).float()
+    which = slice(1, None) if several else -1
+    by_sum = (log_probs.argmax(-1) == right).float()
+    unchanged = {"unchanged_correct": correct[0]} if orders else {}
+    return {
+        "log_probs": log_probs[which],
+        "correct": correct[which],
+        "acc": by_sum[which].mean(-1).reshape(-1),
+        "acc_norm": correct[which].mean(-1).reshape(-1),
+        "chance": torch.tensor([1 / log_probs.shape[-1]]),
+    } | unchanged
+
+
+def endings_scored(
+    llm: TransformersModel,
+    arch: Arch,
+    choices: Sequence[Choice],
+    orders: list[list[int]],
+    remote: bool | str,
+    budget: int | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Σ log p of every ending [1 + K, C, E], of the model as it is and in each order; the ending that acc_norm picks
+    [1 + K, C]; the right one [C]; and how many tokens each ending has [C, E]."""
     for k, (_, endings, right) in enumerate(choices):
         if isinstance(endings, str) or right not in range(len(endings)):
             raise ValueError(f"choice {k} has endings {endings!r} and right {right!r}; give a list and a number of it.")
-    arch = verified_arch(llm) if removed is order is None else arch_to_change(llm)
     n_endings = {len(endings) for _, endings, _ in choices}
     if len(n_endings) != 1:
         raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
-    orders, several = _orders_of_choices(removed, order, arch.n_layers)
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     found = run(measure_endings, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")
-    log_probs = found["log_probs"].unflatten(0, (len(choices), *n_endings)).movedim(2, 0)  # [1 + K, C, E]
-    correct = (log_probs.argmax(2) == torch.tensor([right for *_, right in choices])).float()
-    unchanged = {"unchanged_correct": correct[0]} if orders else {}
-    which = slice(1, None) if several else -1
-    accuracy = correct[which].mean(-1)
-    return {"log_probs": log_probs[which], "correct": correct[which], "accuracy": accuracy.reshape(-1)} | unchanged
+    shape = len(choices), *n_endings
+    log_probs = found["log_probs"].unflatten(0, shape).movedim(2, 0)
+    # without the space that separates an ending from its context, as lm-evaluation-harness counts
+    n_bytes = torch.tensor([[len(ending.lstrip(" ").encode()) for ending in endings] for _, endings, _ in choices])
+    n_tokens = torch.tensor([len(places) for _, places in texts]).view(shape)
+    return log_probs, (log_probs / n_bytes).argmax(-1), torch.tensor([right for *_, right in choices]), n_tokens
 
 
 def _orders_of_choices(removed, order, n_layers):

@@ -13,11 +13,13 @@ with its y a few rows at a time, while these are in the cache: nothing of the si
 """
 
 import math
+import warnings
+from collections.abc import Sequence
 
 import torch
 from nnsight import TransformersModel
 
-from ..data.tokens import greedy_settings, tokenize
+from ..data.tokens import answer_span, greedy_settings, measured_tokens, texts_of, tokenize, without_template
 from ..lenses.files import Lens, translators
 from ..models.check import verified_arch
 from ..residual.budget import logits_in_cache, rows_of_logits
@@ -42,79 +44,133 @@ def logit_lens(
     generate: int = 0,
     all_measures: bool = True,
     lens: Lens | str | None = None,
+    answers: Sequence | None = None,
+    at: str = "all",
+    per_token: bool = False,
 ) -> Result:
     """The model's prediction if it stopped before block l, compared with its output.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.logit_lens(llm, prompts).depths().ed.to_dict()
     {'kl': 1, 'overlap': 1}
+    >>> dl.logit_lens(llm, ["5 + 7 = "], answers=["12"])["settling"][0].shape  # where each token of "12" settles
+    torch.Size([2])
 
-    With p_l = softmax(lens(h_l)) and y the final distribution: KL(p_l ‖ y) in nats, |top5(p_l) ∩ top5(y)| / 5,
-    agreement of the top token, and the mean reciprocal rank of y's top token under p_l; means over all tokens. The
-    rank of a token is 1 + how many exceed it: tokens that tie, as they often do in half precision, have one rank.
+    p_l = softmax(lens(h_l)), y is the model's output, and means are over the measured tokens of all prompts.
 
-    prompts: list of strings; generate: the model continues each of them, in the same session, by up to so many tokens,
-    the likeliest one at each step, whatever else the checkpoint's generation config asks for, until one that ends
-    texts; the means are over the tokens that predict these instead (`generated` has their texts); all_measures: False
-    computes the first two keys alone, in less time; lens: of `load_lens` or `fit_lens`, or its file, with which p_l =
-    softmax(lens(A_l h_l + b_l)); without one A = 1, b = 0. Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`,
-    `res_mrr` [L] (entry l reads the input of block l); the share of tokens whose final top token is among the lens'
-    first k, `res_in_top3`, `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats; `res_jsd`, the Jensen–Shannon
-    divergence of p_l and y in bits; `res_settled`, the share of tokens for which it has been at most 1/2 at some block
-    up to l; `<key>_sums` [P, L] and `n_tokens` [P]. Of the prompts' own tokens `loss` [P], the model's in nats per
-    token, and `shuffled_loss` [P], what it would be with the tokens shuffled: where they are the same, the
-    model knows nothing of the text. `deep_thinking_ratio` reads `res_settled`. Raises ValueError for a prompt without
-    tokens, or with more than the model has positions, and LensError for a lens as `answer_lens` does. Source: Csordás
-    et al. 2025, Figure 4; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv
-    2602.13517.
+    - prompts: list of strings.
+    - remote: False, True (NDIF), "local" or a host.
+    - generate: the model continues each prompt greedily by up to so many tokens, and the positions that predict them
+      are measured. The checkpoint's generation config decides nothing.
+    - all_measures: False computes the first two keys alone, in less time.
+    - lens: of `load_lens` or `fit_lens`, or its file: p_l = softmax(lens(A_l h_l + b_l)).
+    - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured.
+    - at: "all" positions of the prompts, or the "last" of each.
+    - per_token: also keep `jsd` and `tokens`.
+
+    Returns float32, entry l of L reading the input of block l:
+
+    - `res_kl_divs` [L]: KL(p_l ‖ y) in nats; `res_overlaps` [L]: |top5(p_l) ∩ top5(y)| / 5.
+    - `res_top1`, `res_in_top3`, `res_in_top5`, `res_in_top10` [L]: the share of tokens whose final top token is among
+      the first k of p_l; `res_mrr` [L]: its mean reciprocal rank. Tokens that tie have one rank.
+    - `res_entropy` [L]: of p_l in nats; `res_jsd` [L]: the Jensen–Shannon divergence of p_l and y in bits.
+    - `res_settled` [L]: the share of tokens whose divergence was at most 1/2 bit at some block up to l.
+    - `settling`: of each prompt [T_p], the first l at which that is so for a token, or L. See `deep_thinking_ratio`.
+    - `<key>_sums` [P, L], `n_tokens` [P]: sums over each prompt's measured tokens, and their number.
+    - `loss`, `shuffled_loss` [P]: nats per token of the prompt, and what it would be with the tokens shuffled. Only
+      where all positions of the prompts are measured.
+    - `generated`: the texts, with generate.
+    - `jsd`: of each prompt [T_p, L], float16; `tokens`: the token after each measured one. With per_token.
+
+    Raises ValueError for a prompt without tokens or with more than the model has positions, and for answers that do
+    not fit the prompts; LensError as `answer_lens` does.
+    Sources: Csordás et al. 2025, Figure 4; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570);
+    settling: Chen et al. 2026 (2602.13517).
     Cost: a forward pass per prompt and the unembedding of L + 1 layers; of a prompt h is held, [L + 1, T, d], and the
     logits of a few tokens. `generate` adds a pass over one token for each, a lens 2 L d² operations for each token.
     """
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
-    arch, ids = verified_arch(llm), tokenize(llm, prompts, generate)
+    if generate and (answers is not None or at != "all"):
+        raise ValueError("give generate, answers or at, not two of them: each says which tokens are measured.")
+    if per_token and not all_measures:
+        raise ValueError("per_token needs all measures; leave out all_measures=False.")
+    arch = verified_arch(llm)
+    if generate:
+        measured = [(ids, 0) for ids in tokenize(llm, prompts, generate)]
+        if without_template(llm, prompts):
+            warnings.warn(
+                "this model has a chat template, and these prompts do not use it; dl.chat_prompts(llm, questions) does",
+                stacklevel=2,
+            )
+    else:
+        measured = measured_tokens(llm, prompts, answers, at)
+    whole = not generate and answers is None and at == "all"
     settings, translation = greedy_settings(llm) if generate else None, translators(llm, lens, remote)
     how = {"remote": remote, "over": "prompts"}
-    result = run(measure_logit_lens, llm, arch, ids, generate, all_measures, settings, translation, **how)
-    generated = result.pop("generated")
-    texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
-    return Result("logit_lens", token_means(result) | texts)
+    result = run(measure_logit_lens, llm, arch, measured, generate, all_measures, settings, translation, whole, **how)
+    generated, jsd = result.pop("generated"), result.pop("jsd")
+    found = token_means(result)
+    if all_measures:
+        found["settling"] = [settling(of_prompt) for of_prompt in jsd]
+    if generate:
+        found["generated"] = llm.tokenizer.batch_decode(generated, clean_up_tokenization_spaces=False)
+    if per_token:
+        new = generated if generate else _following(llm, measured, prompts, answers)
+        found |= {"jsd": [of_prompt.half() for of_prompt in jsd]}
+        found["tokens"] = [[llm.tokenizer.decode([token]) for token in ids] for ids in new]
+    return Result("logit_lens", found)
 
 
-def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, settings=None, lens=None):
-    """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
+def _following(llm, measured, prompts, answers):
+    """The ids of the token after each measured one, a list per prompt; of a whole prompt one less."""
+    following = [ids[first + 1 :] for ids, first in measured]
+    if answers is None:
+        return following
+    answers = [answers] if isinstance(answers, str) else answers
+    last = [
+        answer_span(llm, prompt, answer)[0][-1] if isinstance(answer, str) else int(answer[-1])
+        for prompt, answer in zip(texts_of(prompts), answers, strict=True)
+    ]
+    return [[*ids, end] for ids, end in zip(following, last, strict=True)]
 
-    With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
-    res_overlaps = |top5(p_l) ∩ top5(y)| / 5, res_mrr = 1 / rank of top1(y) under p_l (1 + how many p_l exceed its;
-    ranks up to 5 are the top five), res_top1, res_in_top3, 5, 10 = [that rank ≤ 1, 3, 5, 10], res_entropy =
-    −Σ p_l log p_l in nats, res_jsd the Jensen–Shannon divergence of p_l and y in bits, res_settled =
-    [min_{j ≤ l} res_jsd_j ≤ 1/2].
 
-    prompts: token ids, one list per prompt. generate: the model continues each prompt by up to so many of its likeliest
-    tokens (see `continuation`), and the sums are over the tokens that predict these. all_measures: whether to compute
-    more than the first two keys. settings: of `generate`. lens: `A` [L, d, d] and `b` [L, d], by
-    which h_l is translated, or None. Returns `<key>_sums` [P, L], `n_tokens` [P]
-    and `generated`, their ids, a list per prompt. Of the prompts' own tokens also what the model knows of them, in nats
-    per token [P]: `loss`, the mean −log y of the next one, and `shuffled_loss`, the same if the prompt's tokens came in
-    any other order.
+def settling(jsd: torch.Tensor, g: float = 0.5) -> torch.Tensor:
+    """The first layer c [T] at which jsd [T, L] has been at most g bits; L where it never is."""
+    return (jsd.float().cummin(1).values > g).sum(1).float()
+
+
+def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, settings=None, lens=None, losses=True):
+    """Sums over the measured tokens of each prompt of the distances between the lens at h_l and the model's prediction.
+
+    prompts: (token ids, the first position that is measured) each. generate: the model continues each by up to so many
+    of its likeliest tokens (see `continuation`), and the positions that predict these are measured. all_measures:
+    whether to compute more than the first two of KEYS. settings: of `generate`. lens: `A` [L, d, d]
+    and `b` [L, d], by which h_l is translated, or None. losses: whether to compute `loss` and `shuffled_loss`.
+
+    Returns `<key>_sums` [P, L] of KEYS; `n_tokens` [P]; `generated`, ids, and `jsd` [T_p, L] in bits, a list per
+    prompt; in nats per token [P] `loss`, the mean −log y of the next token, and `shuffled_loss`, the same if the tokens
+    came in any other order.
     """
-    generated = [continuation(llm, arch, ids, generate, settings) if generate else [] for ids in prompts]
+    generated = [continuation(llm, arch, ids, generate, settings) if generate else [] for ids, _ in prompts]
     # the last token that is generated predicts none of them
-    measured = [(ids + new[:-1], len(ids) - 1 if new else 0) for ids, new in zip(prompts, generated, strict=True)]
+    measured = [
+        (ids + new[:-1], len(ids) - 1 if new else first) for (ids, first), new in zip(prompts, generated, strict=True)
+    ]
     of_prompts = [_of_prompt(llm, arch, *of_prompt, all_measures, lens) for of_prompt in measured]
-    sums, losses = (torch.stack(values) for values in zip(*of_prompts, strict=True))
-    result = {f"{key}_sums": values for key, values in zip(KEYS, sums.unbind(1), strict=False)}
-    if not generate:
-        result |= dict(zip(("loss", "shuffled_loss"), losses.unbind(1), strict=True))
-    n_tokens = [len(ids) - first for ids, first in measured]
-    return result | {"n_tokens": torch.tensor(n_tokens, dtype=torch.float32), "generated": generated}
+    sums, of_loss, jsd = zip(*of_prompts, strict=True)
+    result = {f"{key}_sums": values for key, values in zip(KEYS, torch.stack(sums).unbind(1), strict=False)}
+    if losses:
+        result |= dict(zip(("loss", "shuffled_loss"), torch.stack(of_loss).unbind(1), strict=True))
+    n_tokens = torch.tensor([len(ids) - first for ids, first in measured], dtype=torch.float32)
+    return result | {"n_tokens": n_tokens, "generated": generated, "jsd": list(jsd)}
 
 
 def _of_prompt(llm, arch, ids, first, all_measures, translation):
-    """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L], and both losses [2]."""
+    """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L], both losses [2], and `jsd` [T, L]."""
     following = torch.tensor(ids[1:], dtype=torch.long)
     share = torch.bincount(following, minlength=1) / max(len(following), 1)
-    sums, log_y = 0, torch.zeros(2, dtype=torch.float32)
+    sums, jsd, log_y = 0, [], torch.zeros(2, dtype=torch.float32)
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h = translated(translation, read_residuals(llm, arch))
@@ -123,12 +179,14 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembed(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
                 for few in logits.split(max(1, logits_in_cache(logits) // logits[0].numel())):
-                    sums += distances(few, all_measures).sum(1)
+                    found = distances(few, all_measures)
+                    sums += found.sum(1)
+                    jsd.append(found[KEYS.index("res_jsd") if all_measures else 0].cpu())
                 own = logits[: len(following) - start, -1].log_softmax(-1).clamp_min(-1e3).cpu()
                 log_y[0] += own.gather(1, following[start : start + len(own), None]).sum()
                 log_y[1] += (own[:, : len(share)] @ share.float()).sum()
-            sums = sums.cpu()
-    return sums, -log_y / max(len(following), 1)
+            sums, jsd = sums.cpu(), torch.cat(jsd)
+    return sums, -log_y / max(len(following), 1), jsd
 
 
 def distances(logits, all_measures=True):

@@ -12,10 +12,12 @@ Norms that are divided by are at least 1e-6.
 Here it is one forward pass per prompt, and all tokens of a block at once.
 """
 
+from collections.abc import Sequence
+
 import torch
 from nnsight import TransformersModel
 
-from ..data.tokens import tokenize
+from ..data.tokens import measured_tokens
 from ..models.check import verified_arch
 from ..residual.residual_stream import entering, inputs, read_block, skip_head
 from ..results.means import token_means
@@ -26,7 +28,13 @@ KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_c
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
 
 
-def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
+def relative_contribution(
+    llm: TransformersModel,
+    prompts: list[str],
+    remote: bool | str = False,
+    answers: Sequence | None = None,
+    at: str = "all",
+) -> Result:
     """How much each block adds to the residual stream, and in which direction.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
@@ -39,20 +47,31 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
     rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖ and the cosines of the same
     pairs (parallel blocks: the MLP reads h_l), means over all tokens of all prompts.
 
-    prompts: list of strings. Returns float32 `rc_att`, `rc_mlp`, `rc_layer`, `att_cos`, `mlp_cos`, `layer_cos`,
-    `io_cos`, `norm_att`, `norm_mlp` [L], `norm_residual` [L + 1]; the largest of any token `max_norm_att`,
-    `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`; the angles between residuals in units of π,
-    `angular` [L + 1, L + 1]; `progress` = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1];
-    1 − io_cos of every token of the first prompt, `first_change` [L, T]; for intervals the sums over each prompt's
-    tokens `<key>_sums` [P, …] and `n_tokens` [P]; `chance_cos` [1], 1 / √d, the size of a random direction's cosine. Of
-    a model that is read block by block, what needs a or m is NaN.
-    Raises ValueError for a prompt without tokens.
+    - prompts: list of strings.
+    - remote: False, True (NDIF), "local" or a host.
+    - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured.
+    - at: "all" positions of the prompts, or the "last" of each.
+
+    Returns float32, means over the measured tokens:
+
+    - `rc_att`, `rc_mlp`, `rc_layer`, `att_cos`, `mlp_cos`, `layer_cos`, `io_cos`, `norm_att`, `norm_mlp` [L];
+      `norm_residual` [L + 1].
+    - `max_norm_att`, `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`: the largest of any token.
+    - `angular` [L + 1, L + 1]: angles between residuals in units of π.
+    - `progress` [L + 1]: ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖².
+    - `first_change` [L, T]: 1 − io_cos of every measured token of the first prompt.
+    - `<key>_sums` [P, …], `n_tokens` [P]: sums over each prompt's measured tokens, and their number.
+    - `chance_cos` [1]: 1 / √d, the size of a random direction's cosine.
+
+    In a model that is read block by block, what needs a or m is NaN.
+    Raises ValueError for a prompt without tokens, or answers that do not fit the prompts.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), Figures 2, 15, 16; angles: Gromov et al. 2024 (arXiv 2403.17887).
     Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].
     """
-    arch, ids = verified_arch(llm), tokenize(llm, prompts)
-    sums = run(measure_relative_contribution, llm, arch, ids, remote=remote, over="prompts", label="contribution")
-    result = {"first_change": sums.pop("change")[: len(ids[0])].T}
+    arch, measured = verified_arch(llm), measured_tokens(llm, prompts, answers, at)
+    sums = run(measure_relative_contribution, llm, arch, measured, remote=remote, over="prompts", label="contribution")
+    n_first = int(sums["n_tokens"][0])
+    result = {"first_change": sums.pop("change")[:n_first].T}
     for key in [key for key in sums if key.endswith("_by_prompt")]:
         result[key.removesuffix("_by_prompt")] = sums.pop(key).amax(0)
     result = token_means(sums) | result | {"chance_cos": torch.tensor([arch.width**-0.5], dtype=torch.float32)}
@@ -64,29 +83,29 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
 def measure_relative_contribution(llm, arch, prompts):
     """Sums over the tokens of each prompt of the norms, norm ratios and cosines above, and of `_geometry`'s angles.
 
-    prompts: token ids, one list per prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]), the largest
-    value of a token `max_<key>_by_prompt` for the norms, rc_att and rc_mlp, the `<key>_sums` of `_geometry`,
-    `n_tokens` [P] and `change`, 1 − io_cos of every token of the first prompt [T, L].
+    prompts: (token ids, the first position that is measured) each. Returns `<key>_sums` [P, L] (norm_residual_sums
+    [P, L + 1]), the largest value of a token `max_<key>_by_prompt` for the norms, rc_att and rc_mlp, the `<key>_sums`
+    of `_geometry`, `n_tokens` [P] and `change`, 1 − io_cos of every measured token of the first prompt [T, L].
     """
-    results = [_of_prompt(llm, arch, ids) for ids in prompts]
+    results = [_of_prompt(llm, arch, *of_prompt) for of_prompt in prompts]
     changes = [result.pop("change") for result in results]
     stacked = {key: torch.stack([result[key] for result in results]) for key in results[0]}
-    n_tokens = torch.tensor([len(ids) for ids in prompts], dtype=torch.float32)
+    n_tokens = torch.tensor([len(ids) - first for ids, first in prompts], dtype=torch.float32)
     return stacked | {"n_tokens": n_tokens, "change": changes[0]}
 
 
-def _of_prompt(llm, arch, ids):
+def _of_prompt(llm, arch, ids, first):
     """The sums, the largest values and `change` [T, L] of one prompt."""
     residuals, measures = [], []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
-                residuals.append(h[0])
+                residuals.append(h[0, first:])
                 a, m, after = read_block(block, arch, h)
-                measures.append(_measures(h[0].to(a.device).float(), a[0], m[0], arch.parallel))
+                measures.append(_measures(h[0, first:].to(a.device).float(), a[0, first:], m[0, first:], arch.parallel))
                 h = after
-            residuals.append(h[0])
+            residuals.append(h[0, first:])
             measures = torch.stack([x.to(h.device) for x in measures], dim=1).cpu()
             norms = torch.stack([x.float().norm(dim=-1).to(h.device) for x in residuals]).cpu()
             geometry = _geometry(residuals)

@@ -1,5 +1,21 @@
 """The values over all prompts, from those of each prompt."""
 
+import math
+from statistics import NormalDist
+
+_Z = NormalDist().inv_cdf(0.975)
+
+
+def paired_change(n: int, gained: int, lost: int) -> tuple[float, float, float]:
+    """The change of a share of right answers to n paired questions, and the ends of its 95 % interval.
+
+    The interval is Wald's with half a question more in each of the four cells (Agresti and Min 2005, Statistics in
+    Medicine 24). gained, lost: how many questions are answered rightly only after, or only before.
+    """
+    total, difference = n + 2, gained - lost
+    half = _Z * math.sqrt(gained + lost + 1 - difference**2 / total) / total
+    return difference / n, max(-1.0, difference / total - half), min(1.0, difference / total + half)
+
 
 def token_means(sums: dict) -> dict:
     """Token-pooled means Σ sums / Σ tokens beside the per-prompt sums they come from."""

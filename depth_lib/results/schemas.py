@@ -179,6 +179,20 @@ ARTIFACTS = {
         settings=_PAIR,
         reads="baseline",
     ),
+    "direct_effects": Schema(
+        "direct_effects_{n}exps",
+        "L T: direct_att direct_mlp",
+        "T: answer_log_prob",
+        "direct_effects_tokens_{n}exps",
+        settings=_PAIR,
+        reads="",
+    ),
+    "block_accuracy": Schema(
+        "block_accuracy_{n}exps",
+        "K: accuracy change change_low change_high choice_loss",
+        "1: unchanged_accuracy chance; P: unchanged_correct",
+        reads="choices",
+    ),
     "depth_by_difficulty": Schema(
         "depth_by_difficulty_{n}exps",
         "E: level; E L L: layer_effect; E L: output_effect",

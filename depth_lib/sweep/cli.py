@@ -22,6 +22,7 @@ from .. import __version__
 from ..files import in_project
 from ..models.gguf import WHEELS, fetched
 from ..params import (
+    NAMED_SOURCES,
     PAPER_DATASETS,
     Params,
     ParamsError,
@@ -249,12 +250,16 @@ def check(asked: Options, model: str) -> int:
 @_takes(*_LOADING[:-1], "SOURCE", "N_EXAMPLES", "AT_MOST", "CHOICES", "SAVE")
 def prune(asked: Options, model: str) -> int:
     """Remove the blocks that a model can do without: prune SmolLM2-135M-Instruct --at-most 0.05 --save shorter"""
-    from ..data.choices import load_choices  # loads torch
+    from ..data.choices import shipped_choices  # loads torch
+    from ..data.prompts import load_prompts
     from ..pruning import prune as without_blocks
 
     one = Run({"SOURCE": "sample"} | asked.given() | {"MODEL": model, "DATASET": "gsm8k"})
-    choices = load_choices("hellaswag", asked.CHOICES, source=one.params.SOURCE) if asked.CHOICES else ()
-    pruned = without_blocks(one.llm, one.prompts, asked.AT_MOST, choices)
+    source, prompts = one.params.SOURCE, one.prompts
+    if source in NAMED_SOURCES:  # ours, not the user's own: what is too long for the model is left out
+        prompts = load_prompts(one.params.DATASET, one.params.N_EXAMPLES, source, seed=one.params.SEED, llm=one.llm)
+    choices = shipped_choices(asked.CHOICES, source) if asked.CHOICES else ()
+    pruned = without_blocks(one.llm, prompts, asked.AT_MOST, choices)
     print(pruned, *[pruned.save(asked.SAVE).parent] if asked.SAVE else [], sep="\n")
     return 0
 

@@ -45,5 +45,5 @@ def test_a_models_choices_with_blocks_and_without_are_compared(toy):
     choices = dl.load_choices("hellaswag", 6, source="embedded")
     whole, shorter = (dl.choice_accuracy(toy, choices, removed) for removed in (None, (1, 2)))
     change = dl.accuracy_change(whole, shorter)
-    assert change.value == pytest.approx(float(shorter["accuracy"] - whole["accuracy"]))
-    assert dl.accuracy(whole).low <= float(whole["accuracy"]) < dl.accuracy(whole).high
+    assert change.value == pytest.approx(float(shorter["acc_norm"] - whole["acc_norm"]))
+    assert dl.accuracy(whole).low <= float(whole["acc_norm"]) < dl.accuracy(whole).high

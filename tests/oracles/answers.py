@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.nn.functional import softmax
 
-from tests.oracles.streams import block_states, first, hooks, norm, places, replacing, run, with_first
+from tests.oracles.streams import block_states, first, hooks, lens, norm, places, replacing, residuals, run, with_first
 
 
 def answer_span(tokenizer, question, answer):
@@ -152,3 +152,29 @@ def _returned(model, input_ids, at):
     with hooks(*[part.register_forward_hook(keep) for part in parts]):
         run(model, input_ids)
     return torch.stack(kept)
+
+
+@torch.no_grad()
+def direct_effects(model, input_ids, span):
+    """direct_att and direct_mlp [L, A]: what log p of each of the answer's tokens loses without what a part adds to the
+    final residual."""
+    h, a, m, _ = residuals(model, input_ids)
+
+    def log_p(final, token):
+        return torch.log_softmax(lens(model, final[None])[0], -1)[token]
+
+    effects = {}
+    for key, added in (("direct_att", a), ("direct_mlp", m)):
+        effects[key] = torch.stack(
+            [
+                torch.stack(
+                    [
+                        log_p(h[-1, place - 1], input_ids[place])
+                        - log_p(h[-1, place - 1] - x[place - 1], input_ids[place])
+                        for place in range(*span)
+                    ]
+                )
+                for x in added
+            ]
+        )
+    return effects

@@ -10,11 +10,13 @@ TINY = 1e-6
 
 
 @torch.no_grad()
-def relative_contribution(model, prompts):
-    """Norm ratios and cosines of what attention, MLP and block add, mean over all tokens of `prompts`, lists of ids."""
+def relative_contribution(model, prompts, firsts=None):
+    """Norm ratios and cosines of what attention, MLP and block add, mean over the tokens of `prompts`, lists of ids,
+    from the place in `firsts` on (default: all)."""
     sums, n_tokens, maxima = {}, 0, {}
-    for input_ids in prompts:
-        h, a, m, _ = residuals(model, input_ids)
+    firsts = [0] * len(prompts) if firsts is None else firsts
+    for input_ids, begin in zip(prompts, firsts, strict=True):
+        h, a, m = (x[:, begin:] for x in residuals(model, input_ids)[:3])
         before = h[:-1]
         mlp_reads = before if is_parallel(model) else before + a
         per_token = {
@@ -37,9 +39,9 @@ def relative_contribution(model, prompts):
         per_token["progress"] = ((h - h[0]) * whole).sum(dim=-1) / (whole * whole).sum(dim=-1)
         for key, value in per_token.items():
             sums[key] = sums.get(key, 0) + value.sum(dim=-1)
-        n_tokens += len(input_ids)
+        n_tokens += len(input_ids) - begin
     first_change = 1 - cosine_similarity(
-        *(x for h in [residuals(model, prompts[0])[0]] for x in (h[:-1], h[1:])), dim=-1
+        *(x for h in [residuals(model, prompts[0])[0][:, firsts[0] :]] for x in (h[:-1], h[1:])), dim=-1
     )
     return {key: total / n_tokens for key, total in sums.items()} | maxima | {"first_change": first_change}
 
@@ -51,14 +53,16 @@ def _angle(x, y):
 
 
 @torch.no_grad()
-def logit_lens(model, prompts):
-    """How far the lens at each block's input is from the final distribution, mean over all tokens of `prompts`."""
+def logit_lens(model, prompts, firsts=None):
+    """How far the lens at each block's input is from the final distribution, mean over the tokens of `prompts` from the
+    place in `firsts` on (default: all)."""
     sums, n_tokens = {}, 0
-    for input_ids in prompts:
+    for input_ids, begin in zip(prompts, [0] * len(prompts) if firsts is None else firsts, strict=True):
         h, logits = block_states(model, input_ids)
+        h, logits = h[:, begin:], logits[begin:]
         log_y = log_softmax(logits, -1)
         y, top = log_y.exp(), log_y.argmax(-1, keepdim=True)
-        settled = torch.zeros(len(input_ids), dtype=torch.bool)
+        settled = torch.zeros(len(input_ids) - begin, dtype=torch.bool)
         for layer in range(len(h) - 1):
             log_p = log_softmax(lens(model, h[layer]), -1)
             p = log_p.exp()
@@ -81,5 +85,21 @@ def logit_lens(model, prompts):
             }
             for key, values in per_token.items():
                 sums.setdefault(key, torch.zeros(len(h) - 1).to(h))[layer] += values.to(h).sum()
-        n_tokens += len(input_ids)
+        n_tokens += len(input_ids) - begin
     return {key: total / n_tokens for key, total in sums.items()}
+
+
+@torch.no_grad()
+def settling(model, input_ids, begin, g=0.5):
+    """The first layer whose lens is within g bits of the output, of each token from `begin` on; L where none is."""
+    h, logits = block_states(model, input_ids)
+    layers = []
+    for t in range(begin, len(input_ids)):
+        y, c = torch.softmax(logits[t], -1), len(h) - 1
+        for layer in reversed(range(len(h) - 1)):
+            p = torch.softmax(lens(model, h[layer, t : t + 1])[0], -1)
+            mean = (p + y) / 2
+            divergence = [(x * (x / mean).log2()).nan_to_num().sum() for x in (p, y)]
+            c = layer if sum(divergence) / 2 <= g else c
+        layers.append(c)
+    return layers

@@ -38,8 +38,8 @@ def test_means_are_over_the_tokens_that_predict_what_the_model_generates(toy, pl
         for key in ("res_kl_divs", "res_settled"):
             truth = whole[key] * (len(ids + ours) - 1) - before[key] * (len(ids) - 1)
             torch.testing.assert_close(found[f"{key}_sums"][p], truth.float(), rtol=1e-4, atol=1e-4)
-    settled = found["res_settled_sums"].sum(0) / found["n_tokens"].sum()
-    assert dl.deep_thinking_ratio(found) == pytest.approx(1 - settled[3].item())
+    frame, late = dl.deep_thinking_ratio(found), found["n_tokens"] - found["res_settled_sums"][:, 3]
+    assert (frame.ratio * frame.tokens).tolist() == pytest.approx(late.tolist())
 
 
 @pytest.mark.parametrize(
@@ -90,16 +90,3 @@ def test_more_tokens_than_the_model_has_positions_are_refused_like_a_prompt(fami
     line = "prompt 0 has 250 tokens, and with 8 generated ones more than the model's 256 positions; generate at most 7"
     with pytest.raises(ValueError, match=line):
         dl.logit_lens(llm, [text], generate=8)
-
-
-@pytest.mark.parametrize("n_layers", [4, 20, 30])
-def test_the_deep_thinking_ratio_is_that_of_its_definition(n_layers):
-    torch.manual_seed(0)
-    jsd = torch.rand(200, n_layers + 1)  # of h_0..h_L, where the last is the output itself
-    jsd[:, -1] = 0
-    least, n_deep = jsd.cummin(1).values, 0
-    for token in least:
-        settles = next(c for c in range(n_layers + 1) if token[c] <= 0.05)
-        n_deep += settles >= -(-85 * n_layers // 100)
-    settled = (least[:, :-1] <= 0.05).float().mean(0)
-    assert dl.deep_thinking_ratio({"res_settled": settled}) == pytest.approx(n_deep / 200) and n_deep

@@ -1,0 +1,84 @@
+"""The share of a response's tokens that settle late, and whether it goes with being right."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm, spearmanr
+from scipy.stats import t as student
+
+from .rules import as_array
+
+SETTLED, LATE = 0.5, 0.85  # g in bits and ρ of the paper
+
+
+def deep_thinking_ratio(
+    result: Mapping, g: float = SETTLED, rho: float = LATE, correct: Sequence | None = None
+) -> pd.DataFrame:
+    """The share of tokens whose prediction settles only in the last layers, of each response.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> frame = dl.deep_thinking_ratio(dl.logit_lens(llm, ["5 + 7 = ", "1 + 2 = "], generate=3))
+    >>> list(frame.columns), len(frame)
+    (['tokens', 'ratio'], 2)
+
+    c_t = min{ l : min_{j ≤ l} JSD(p_{t,j}, y_t) ≤ g }, L if there is none; a token is deep-thinking if c_t ≥ ⌈ρ L⌉.
+    The embeddings, j = 0, count as a layer too.
+
+    - result: of `logit_lens` with generate= or answers=, a response per prompt.
+    - g: bits; another than 0.5 needs per_token=True in the lens.
+    - rho: the share of the layers after which a token is late.
+    - correct: whether each response is right, numbers or booleans.
+
+    Returns a frame with a row per response: `tokens`, their number; `ratio`; with correct `correct`. Its `attrs` have
+    `mean`, `low` and `high`, the mean over responses with its 95 % interval (Student's t); with correct also
+    `correlation`, `correlation_low` and `correlation_high`, Spearman's with its interval (Bonett and Wright 2000), NaN
+    where all are right or all are wrong.
+
+    Raises ValueError for a result without settling layers, for g without `jsd`, and for another number of `correct`.
+    Source: Chen et al. 2026 (arXiv 2602.13517). Cost: none, it reads the result.
+    """
+    if "settling" not in result:
+        raise ValueError("the result has no settling layers; give one of dl.logit_lens(llm, prompts, generate=64)")
+    if not 0 < rho <= 1:
+        raise ValueError(f"rho is {rho}; give a share of the layers, such as {LATE}")
+    n_layers, settling = len(result["res_settled"]), [as_array(layers) for layers in result["settling"]]
+    if g != SETTLED:
+        if "jsd" not in result:
+            raise ValueError(
+                f"g={g} needs the divergence of each token; give a result of logit_lens(…, per_token=True)"
+            )
+        least = (np.minimum.accumulate(as_array(jsd).astype(float), axis=1) for jsd in result["jsd"])
+        settling = [(of_response > g).sum(1) for of_response in least]
+    late = math.ceil(rho * n_layers - 1e-9)
+    frame = pd.DataFrame(
+        {"tokens": [len(layers) for layers in settling], "ratio": [float((c >= late).mean()) for c in settling]}
+    ).rename_axis("response")
+    frame.attrs |= dict(zip(("mean", "low", "high"), _mean(frame.ratio), strict=True))
+    if correct is not None:
+        if len(correct) != len(frame):
+            raise ValueError(
+                f"there are {len(frame)} responses and {len(correct)} values of correct; give one for each"
+            )
+        frame["correct"] = as_array(correct).astype(float)
+        names = ("correlation", "correlation_low", "correlation_high")
+        frame.attrs |= dict(zip(names, _correlation(frame.ratio, frame.correct), strict=True))
+    return frame
+
+
+def _mean(values):
+    """The mean and the ends of its interval; NaN ends for a single value."""
+    n, mean = len(values), float(values.mean())
+    half = float(student.ppf(0.975, n - 1) * values.std() / math.sqrt(n)) if n > 1 else math.nan
+    return mean, max(0.0, mean - half), min(1.0, mean + half)
+
+
+def _correlation(x, y):
+    """Spearman's correlation and the ends of its interval."""
+    if len(x) < 4 or x.nunique() < 2 or y.nunique() < 2:
+        return math.nan, math.nan, math.nan
+    r = float(spearmanr(x, y).statistic)
+    half = float(norm.ppf(0.975)) * math.sqrt((1 + r**2 / 2) / (len(x) - 3))
+    z = math.atanh(min(max(r, -1 + 1e-12), 1 - 1e-12))
+    return r, math.tanh(z - half), math.tanh(z + half)

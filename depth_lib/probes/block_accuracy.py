@@ -1,0 +1,76 @@
+"""How many questions a model still answers without each single block, or with its blocks in other orders.
+
+The obvious loop, with the scores of `choice_accuracy`:
+
+    for each order:
+        accuracy = share of choices whose highest Σ log p / bytes is the right ending's
+        loss     = mean of (log p − log p of the order) / tokens, over the right endings
+"""
+
+from collections.abc import Sequence
+
+import torch
+from nnsight import TransformersModel
+
+from ..data.choices import Choice
+from ..data.orders import checked_order, listed
+from ..models.check import arch_to_change
+from ..models.removal import order_without
+from ..results.means import paired_change
+from ..results.result import Result
+from .choice_accuracy import endings_scored
+
+
+def block_accuracy(
+    llm: TransformersModel,
+    choices: Sequence[Choice],
+    orders: Sequence[Sequence[int]] | None = None,
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> Result:
+    """What each block is worth in answered questions, and in loss: the two disagree on which blocks matter.
+
+    >>> llm, choices = dl.load_model("toy-4l"), dl.load_choices("hellaswag", 8, source="embedded")
+    >>> dl.block_accuracy(llm, choices)["accuracy"].shape
+    torch.Size([4])
+
+    - llm: from `load_model`.
+    - choices: as for `choice_accuracy`; acc_norm decides.
+    - orders: K lists of block numbers. By default the model without each single block, K = L.
+    - remote, budget: as for `layer_effects`.
+
+    Returns float32:
+
+    - `accuracy` [K]: the share of right answers; `unchanged_accuracy` [1]: of the model as it is; `chance` [1].
+    - `change`, `change_low`, `change_high` [K]: accuracy less the unchanged one, with its 95 % interval over questions,
+      which are paired (see `accuracy_change`).
+    - `choice_loss` [K]: how much the loss of the right endings rises, nats per token, mean over choices.
+    - `correct_by_prompt` [C, K], `unchanged_correct` [C]: 1 for a right answer, else 0.
+
+    Raises ValueError as `choice_accuracy` does, and if there are no such blocks.
+    Sources: 2605.14075; 2510.02091; 2602.01997 (arXiv), on importance by loss and by accuracy.
+    Cost: per ending a forward pass, and about L / 2 passes for all single blocks.
+    """
+    arch = arch_to_change(llm)
+    n_layers = arch.n_layers
+    if orders is None:
+        orders = [order_without(block, 1, n_layers) for block in range(n_layers)]
+    orders = [checked_order(order, n_layers) for order in listed(orders)]
+    log_probs, picked, right, n_tokens = endings_scored(llm, arch, choices, orders, remote, budget)
+    correct = (picked == right).float()
+    of_right = (log_probs / n_tokens)[:, torch.arange(len(right)), right]
+    gained, lost = ((correct[1:] - correct[0]).mul(sign).clamp_min(0).sum(1).int().tolist() for sign in (1, -1))
+    changes = [paired_change(len(right), *pair) for pair in zip(gained, lost, strict=True)]
+    ends = torch.tensor(changes, dtype=torch.float32).unbind(1)
+    return Result(
+        "block_accuracy",
+        dict(zip(("change", "change_low", "change_high"), ends, strict=True))
+        | {
+            "accuracy": correct[1:].mean(1),
+            "unchanged_accuracy": correct[:1].mean(1),
+            "chance": torch.tensor([1 / log_probs.shape[-1]]),
+            "choice_loss": (of_right[0] - of_right[1:]).mean(1),
+            "correct_by_prompt": correct[1:].T.contiguous(),
+            "unchanged_correct": correct[0],
+        },
+    )

@@ -1,0 +1,77 @@
+"""What each block's attention and MLP add to an answer directly, past all later blocks.
+
+The obvious loop, for each token k of the answer and the final residual h_L of the token before it:
+
+    for each block l:
+        direct_att[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − a_l))[k]
+        direct_mlp[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − m_l))[k]
+
+The final norm reads the changed residual, it is not frozen.
+"""
+
+import torch
+from nnsight import TransformersModel
+
+from ..data.tokens import answer_span
+from ..models.check import verified_arch
+from ..residual.budget import rows_of_logits
+from ..residual.residual_stream import entering, inputs, read_block, skip_head
+from ..residual.unembedding import lens
+from ..results.result import Result
+from ..session import run
+
+
+def direct_effects(llm: TransformersModel, question: str, answer: str, remote: bool | str = False) -> Result:
+    """How much of an answer's log-probability attention and MLP of each block write directly.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> dl.direct_effects(llm, "5 + 7 = ", "12")["direct_mlp"].shape
+    torch.Size([4, 2])
+
+    At the place before the answer's token k, direct[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − a_l))[k],
+    and the same for m_l. Positive: without what the part adds, the token would be less likely.
+
+    - llm: from `load_model`.
+    - question, answer: strings, tokenised together.
+    - remote: False, True (NDIF), "local" or a host.
+
+    Returns float32 `direct_att`, `direct_mlp` [L, A], nats, of the answer's A tokens; their sum over A is that of the
+    answer. `answer_log_prob` [A]: log softmax(lens(h_L))[k]. `tokens`: the A strings. A part that a block lacks has 0.
+
+    Raises ValueError if the answer has no token of its own, or for a model that is read block by block.
+    Source: direct logit attribution (Elhage et al. 2021) without a frozen norm.
+    Cost: one pass, and 2 L + 1 unembeddings of A tokens.
+    """
+    arch, (ids, places, tokens) = verified_arch(llm), answer_span(llm, question, answer)
+    if not arch.parts:
+        raise ValueError("what attention and MLP of this model add is not known, so it has no direct effects.")
+    result = run(measure_direct_effects, llm, arch, ids, places, remote=remote)
+    if not all(value.isfinite().all() for value in result.values()):
+        raise ValueError("direct_effects: a value is not finite; weights are damaged, or numbers overflow.")
+    return Result("direct_effects", result | {"tokens": [tokens[place] for place in places]})
+
+
+def measure_direct_effects(llm, arch, ids, answer):
+    """`direct_att` and `direct_mlp` [L, A] and `answer_log_prob` [A], in nats.
+
+    ids: the token ids of question and answer; answer: the places of the answer's A tokens.
+    """
+    predicting, added = [place - 1 for place in answer], []
+    with torch.no_grad():
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
+            h = entering(llm.blocks[0]).clone()
+            for block in llm.blocks:
+                a, m, h = read_block(block, arch, h)
+                added.append(torch.stack([a[0, predicting], m[0, predicting]]))  # [2, A, d]
+            final = h[0, predicting]
+            changed = [(final.float() - parts.to(final.device)).to(final.dtype) for parts in added]
+            rows = torch.cat([final[None], *changed]).flatten(0, 1)
+            true = torch.tensor([ids[place] for place in answer]).repeat(len(rows) // len(answer))
+            log_p = []
+            for few, tokens in zip(rows.split(n := rows_of_logits(llm, final)), true.split(n), strict=True):
+                of_few = lens(llm, arch, few).log_softmax(-1)
+                log_p.append(of_few.gather(1, tokens.to(of_few.device)[:, None])[:, 0].cpu())
+            skip_head(llm, arch, h)
+    of_answer, *of_parts = torch.cat(log_p).unflatten(0, (-1, len(answer))).split([1] + [2] * len(added))
+    direct = of_answer[0] - torch.stack(of_parts)  # [L, 2, A]
+    return {"direct_att": direct[:, 0], "direct_mlp": direct[:, 1], "answer_log_prob": of_answer[0]}

@@ -1,0 +1,129 @@
+"""Lens and contributions on the tokens of stored answers, or on each prompt's last one; where tokens settle."""
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.data.tokens import text_ids
+from tests.families import ARCHETYPES, build, make_identity, of_families
+from tests.oracles import answer_span, curves, in_float64
+from tests.oracles.answers import direct_effects
+from tests.probes.comparing import close
+from tests.tiny_tokenizers import char_tokenizer
+
+PROMPTS, ANSWERS = ["5 + 7 = ", "The quick brown fox", "a"], ["12", " jumps over the dog.", "bc"]
+
+
+@pytest.fixture(scope="module", params=of_families(ARCHETYPES))
+def family(request):
+    return request.param
+
+
+@pytest.fixture(params=[True, False], ids=["BOS", "no BOS"])
+def pair(family, request):
+    return dl.load_model(build(family), char_tokenizer(bos=request.param)), in_float64(build(family))
+
+
+def cases(llm):
+    """The calls' settings, and of each prompt what the model reads and the first place that is measured."""
+    whole = [text_ids(llm.tokenizer, prompt)[0] for prompt in PROMPTS]
+    both = [text_ids(llm.tokenizer, prompt + answer)[0] for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)]
+    before = [len(ids) - 1 for ids in whole]
+    yield {"answers": ANSWERS}, [ids[:-1] for ids in both], before
+    yield {"answers": [ids[len(p) :] for ids, p in zip(both, whole, strict=True)]}, [ids[:-1] for ids in both], before
+    yield {"at": "last"}, whole, before
+
+
+def test_the_measured_tokens_are_those_of_the_oracle(pair):
+    llm, model = pair
+    for how, ids, firsts in cases(llm):
+        found = dl.logit_lens(llm, PROMPTS, **how, per_token=True)
+        for key, curve in curves.logit_lens(model, ids, firsts).items():
+            close(found[key], curve)
+        assert "loss" not in found
+        for p, (x, first) in enumerate(zip(ids, firsts, strict=True)):
+            assert found["settling"][p].tolist() == curves.settling(model, x, first)
+            assert found["jsd"][p].shape == (len(x) - first, 4) and found["jsd"][p].dtype == torch.float16
+        if "answers" in how:
+            assert ["".join(tokens) for tokens in found["tokens"]] == ANSWERS
+        found = dl.relative_contribution(llm, PROMPTS, **how)
+        for key, curve in curves.relative_contribution(model, ids, firsts).items():
+            close(found[key], curve, scale=0.1 if key == "first_change" else 1e-9)
+
+
+def test_stored_greedy_responses_give_what_generating_them_gives(toy, tmp_path):
+    prompts = ["5 + 7 + 5 = ", "1 + 2 = ", "the cat sat"]
+    generated = dl.logit_lens(toy, prompts, generate=6, per_token=True)
+    stored = dl.logit_lens(toy, prompts, answers=generated["generated"], per_token=True)
+    assert stored.keys() == generated.keys() - {"generated"}
+    for key, value in stored.items():
+        ours, theirs = ([x] if torch.is_tensor(x) else x for x in (value, generated[key]))
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other) if torch.is_tensor(one) else one == other, key
+    saved = dl.load_artifact(stored.save(tmp_path / "logitlens_3exps.pt"))
+    assert all(torch.equal(*layers) for layers in zip(saved["settling"], stored["settling"], strict=True))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_tokens_settle_behind_the_last_block_that_does_something(k):
+    llm = dl.load_model(make_identity(build("llama"), range(k, 4)), char_tokenizer())
+    found = dl.logit_lens(llm, PROMPTS, answers=ANSWERS)
+    assert max(int(layers.max()) for layers in found["settling"]) <= k
+    assert (dl.deep_thinking_ratio(found, rho=(k + 1) / 4).ratio == 0).all()
+
+
+def test_a_last_block_that_alone_decides_makes_every_token_deep_thinking():
+    model = make_identity(build("llama"), range(3))
+    with torch.no_grad():
+        for weight in (model.model.layers[3].mlp.down_proj.weight, model.model.layers[3].self_attn.o_proj.weight):
+            weight.mul_(1000)
+        model.lm_head.weight.mul_(30)
+    frame = dl.deep_thinking_ratio(dl.logit_lens(dl.load_model(model, char_tokenizer()), PROMPTS, answers=ANSWERS))
+    assert frame.ratio.tolist() == [1, 1, 1] and frame.tokens.tolist() == [2, 20, 2] and frame.attrs["mean"] == 1
+
+
+def test_the_deep_thinking_ratio_is_that_of_its_definition():
+    torch.manual_seed(0)
+    jsd = [torch.rand(n, 20).half() for n in (30, 40, 50, 60, 70)]
+    for g, rho in ((0.5, 0.85), (0.1, 0.85), (0.05, 0.5)):
+        settling, truth = [], []
+        for of_response in jsd:
+            c = [next((l for l, d in enumerate(token) if d <= g), 20) for token in of_response.tolist()]
+            settling.append(torch.tensor(c).float())
+            truth.append(sum(layer >= -(-rho * 20 // 1) for layer in c) / len(c))
+        result = {"res_settled": torch.zeros(20), "jsd": jsd, "settling": settling}
+        if g != 0.5:
+            result["settling"] = [torch.zeros(1)] * 5
+        frame = dl.deep_thinking_ratio(result, g, rho)
+        assert frame.ratio.tolist() == pytest.approx(truth)
+    correct = [0, 1, 0, 1, 1]
+    frame = dl.deep_thinking_ratio(result, g, rho, correct)
+    ranks = frame[["ratio", "correct"]].rank().corr().iloc[0, 1]
+    assert frame.attrs["correlation"] == pytest.approx(ranks)
+    assert frame.attrs["correlation_low"] < ranks < frame.attrs["correlation_high"]
+    half = 2.776445 * frame.ratio.std() / 5**0.5
+    assert frame.attrs["low"] == pytest.approx(max(0, frame.ratio.mean() - half), abs=1e-6)
+    assert frame.attrs["mean"] == pytest.approx(frame.ratio.mean())
+
+
+def test_a_chat_model_that_is_given_plain_prompts_is_warned_of(toy, monkeypatch):
+    monkeypatch.setattr(toy.tokenizer, "chat_template", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
+    with pytest.warns(UserWarning, match="this model has a chat template, and these prompts do not use it; dl.chat"):
+        dl.logit_lens(toy, ["5 + 7 = "], generate=1)
+
+
+def test_direct_effects_are_those_of_the_oracle(pair):
+    llm, model = pair
+    for question, answer in zip(PROMPTS, ANSWERS, strict=True):
+        ids, span = answer_span(llm.tokenizer, question, answer)
+        found = dl.direct_effects(llm, question, answer)
+        for key, truth in direct_effects(model, ids, span).items():
+            close(found[key], truth, 3e-5, scale=0.1)  # a difference of logits
+        assert "".join(found["tokens"]) == answer
+
+
+def test_a_block_that_adds_nothing_has_no_direct_effect():
+    llm = dl.load_model(make_identity(build("llama"), [1, 2]), char_tokenizer())
+    found = dl.direct_effects(llm, "5 + 7 = ", "12")
+    for key in ("direct_att", "direct_mlp"):
+        assert not found[key][1:3].any() and found[key][[0, 3]].all()
