@@ -4,14 +4,16 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
-from nnsight import TransformersModel
 
 from ..params import not_among
 from .datasets import dataset_named
 from .rows import PromptError, check_count, from_hub
-from .tokens import positions_of, text_ids, texts_of
+
+if TYPE_CHECKING:
+    from nnsight import TransformersModel
 
 # The papers' pair for residual erasure and integrated gradients.
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "
@@ -25,7 +27,7 @@ def load_prompts(
     tokenizer: Callable | None = None,
     seed: int = 123,
     part: str = "all",
-    llm: TransformersModel | None = None,
+    llm: "TransformersModel | None" = None,
 ) -> list[str]:
     """The first n_examples prompts of a dataset, as the papers word them (arXiv 2505.13898, 2512.14064).
 
@@ -58,7 +60,11 @@ def load_prompts(
         if not kind.LENGTH_TOKENIZER:
             raise PromptError(f"{kind.path} has MAX_TOKENS without LENGTH_TOKENIZER; give its name too, or tokenizer=")
         tokenizer = _length_tokenizer(dataset, kind.LENGTH_TOKENIZER)
-    n_positions = positions_of(llm) if llm is not None else None
+    n_positions = None
+    if llm is not None:
+        from .tokens import positions_of, text_ids  # loads torch, which status and sweeps do without
+
+        n_positions = positions_of(llm)
     for where, row in kind.rows(source, seed):
         if limit and tokenizer and len(tokenizer.encode(kind.prompt(where, row))) > limit:
             too_long += 1
@@ -87,7 +93,7 @@ def load_prompts(
 
 
 def chat_prompts(
-    llm: TransformersModel, questions: Sequence[str], system: str | None = None, **template_options: object
+    llm: "TransformersModel", questions: Sequence[str], system: str | None = None, **template_options: object
 ) -> list[str]:
     """Questions as a chat model reads them, up to where its response begins.
 
@@ -104,6 +110,8 @@ def chat_prompts(
     Raises ValueError for a tokenizer without a chat template, or messages that its template refuses.
     Cost: no forward pass.
     """
+    from .tokens import texts_of
+
     if not llm.tokenizer.chat_template:
         raise ValueError(
             f"the tokenizer of {llm.config._name_or_path or 'this model'} has no chat template; give plain prompts, or "
