@@ -25,7 +25,7 @@ ROOMS = {
     "probes": ["tests/probes"],
     "effective_depth": ["tests/effective_depth"],
     "results": ["tests/results"],
-    "run.py": ["tests/sweep", "tests/test_run.py"],
+    "run.py": ["tests/sweep"],
     "data": ["tests/data"],
     "remote": ["tests/remote"],
 }

@@ -44,7 +44,7 @@ NOT_RUN = {  # the beginning of each command that no test runs, and why
     "pip install": "would change the environment of the tests",
     "make demo": "tests/sweep runs it",
     "make test": "runs the tests",
-    "depth-lib sweep --list > runs.txt": "needs a cluster; tests/sweep/test_slurm.py runs it where Slurm is installed",
+    "depth-lib sweep --list > runs.txt": "needs a cluster",
     "printf '#!/bin/bash": "the same",
     "sbatch": "the same",
     "ndif": "needs a GPU; tests/remote/whole_server starts this server without",
