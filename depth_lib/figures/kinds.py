@@ -36,7 +36,7 @@ class Kind:
     caption: str
     ylabel: str
     xlabel: str = BLOCK
-    mark: Literal["curves", "scores", "map", "map of later layers", "signed map"] = "curves"
+    mark: Literal["curves", "scores", "map", "map of later layers", "signed map", "answer map"] = "curves"
     limits: tuple[float | None, float | None] = (None, None)
     rule: str = ""
     log: bool = False
@@ -98,6 +98,18 @@ def _removals(result: Mapping) -> Values:
 def _ranks(result: Mapping) -> Values:
     tokens = zip(result["tokens"], as_array(result["answer_ranks"]).T, strict=True)
     return {f"{k}: {token}".replace("$", r"\$"): ranks for k, (token, ranks) in enumerate(tokens, 1)}
+
+
+def _response(result: Mapping) -> Values:
+    """The divergences of the first response, where the lens kept them."""
+    return {"": as_array(result["jsd"][0]).astype(float).T} if "jsd" in result else {}
+
+
+def _worth(result: Mapping) -> Values:
+    """What a removed block costs in loss and in answered questions."""
+    fall, low, high = (-as_array(result[key]) for key in ("change", "change_high", "change_low"))
+    curves = {"rise in the loss": as_array(result["choice_loss"]), "fall of the accuracy": fall}
+    return curves | {"its lower end": low, "its upper end": high}
 
 
 def _said(result: Mapping) -> Values:
@@ -267,6 +279,36 @@ KINDS: dict[str, Kind] = {
         "Divergence, share",
         INPUT,
         limits=(0, 1),
+    ),
+    "response": Kind(
+        "logit_lens",
+        _response,
+        "Where the tokens of a response settle",
+        "Jensen-Shannon divergence (bits) of each layer's prediction from the output, in the first response. A dot is "
+        "where a token settles.",
+        INPUT,
+        "Token of the response",
+        "answer map",
+        (0, 1),
+        colours="Divergence (bits)",
+    ),
+    "direct_effects": Kind(
+        "direct_effects",
+        {"direct_att": "attention", "direct_mlp": "MLP"},
+        "Direct effect on the answer",
+        "How much less likely each token of the answer is without what this part adds to the last residual (nats).",
+        BLOCK,
+        "Token of the answer",
+        "answer map",
+    ),
+    "block_accuracy": Kind(
+        "block_accuracy",
+        _worth,
+        "What each block is worth",
+        "Without the block: rise in the loss of the right endings, and fall of the accuracy with its paired 95 % "
+        "interval.",
+        "Loss (nats per token), share of questions",
+        "Removed block",
     ),
     "answer_ranks": Kind(
         "answer_lens",

@@ -98,7 +98,8 @@ def draw_scores(ax: Axes, kind: Kind, result: Mapping) -> None:
 def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
     """A heat map. The last token predicts nothing and is left out; what is not later cannot change and is white."""
     by_token, words = "oken" in kind.xlabel, np.array(result.get(kind.words, ()), dtype=object)[..., :1]
-    if by_token and not words.size:
+    of_answer = kind.mark == "answer map"
+    if by_token and not words.size and not of_answer:
         values = values[:, :-1]
     if later := kind.mark == "map of later layers":
         values = np.where((np.tri(*values.shape) > 0) & (values == 0), np.nan, values)
@@ -106,14 +107,21 @@ def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
     if signed := kind.mark == "signed map":
         high = np.percentile(np.abs(values[:, 1:]), 98) or 1
         low = -high
+    if of_answer and high is None:
+        signed, high = True, np.abs(values).max() or 1
+        low = -high
     ax.imshow(values, "RdBu_r" if signed else "viridis", vmin=low, vmax=high, origin="upper" if later else "lower")
     ax.locator_params(integer=True)
     if kind.probe == "linear_map":
         best = values.argmin(0)
         ax.plot([0, len(best) - 1], [0, len(values) - 1], ":", color="white", label="equal relative depth")
         ax.plot(best, "o", color="red", markersize=3, label="best source layer")
+    if "settling" in result:
+        settling = as_array(result["settling"][0])
+        ax.plot(np.where(settling < len(values), settling, np.nan), "o", color="red", markersize=2, label="settles")
     if by_token:
-        labels = [token_label(token) for token in result["tokens"]][: values.shape[1]]
+        tokens = result["tokens"][0] if "settling" in result else result["tokens"]
+        labels = [token_label(token) for token in tokens][: values.shape[1]]
         size = min(6, 72 * ax.bbox.width / ax.figure.dpi / len(labels))  # points: as wide as a column
         ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=size, parse_math=False)
     for (row, column, _), word in np.ndenumerate(words):
