@@ -4,7 +4,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from depth_lib.figures import grid
+from depth_lib.effective_depth.tables import depths
+from depth_lib.figures import study_figure, summary_figure
 from depth_lib.results.study import Study
 
 DOCS = Path(__file__).parent
@@ -22,8 +23,12 @@ if __name__ == "__main__":
     smollm2 = Study(OUTPUTS / "real", ["SmolLM2-135M-Instruct"], ["gsm8k"])
     (DOCS / "smollm2").mkdir(exist_ok=True)
     for kind in SIX:
-        save(grid(kind, smollm2), DOCS / "smollm2" / f"{kind}.png")
+        save(study_figure(kind, smollm2, ["gsm8k"]), DOCS / "smollm2" / f"{kind}.png")
     if smollm2.of("block_removal"):
-        save(grid("block_removal", smollm2), DOCS / "removal.png")
+        save(study_figure("block_removal", smollm2, ["gsm8k"]), DOCS / "removal.png")
     toys = ["toy-4l", "toy-8l", "toy-16l"]
-    save(grid("residual_erasure", Study(OUTPUTS / "demo", toys, ["gsm8k"])), DOCS / "residual_erasure.png")
+    save(
+        study_figure("residual_erasure", Study(OUTPUTS / "demo", toys, ["gsm8k"]), ["gsm8k"]),
+        DOCS / "residual_erasure.png",
+    )
+    save(summary_figure(depths(Study(OUTPUTS / "demo", toys))), DOCS / "summary.png")

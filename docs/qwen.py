@@ -11,13 +11,10 @@ import sys
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
-from depth_lib.effective_depth.published import published_depths
-from depth_lib.figures.card import card_figure
 
 import depth_lib as dl
-from depth_lib.effective_depth.rules import PAPER_METRICS
-from depth_lib.effective_depth.tables import depths
-from depth_lib.figures import grid, overview_figure
+from depth_lib.effective_depth.tables import depths, published_depths
+from depth_lib.figures import study_figure, summary_figure
 from depth_lib.results.study import Study
 from docs.pictures import DOCS, OUTPUTS, save
 from tests.real.depths import table
@@ -48,10 +45,10 @@ def run(file):
 
 def depth_table(studies):
     """A row per dataset and rule: ours with its interval in both dtypes, and the siblings' published layers."""
-    published = published_depths().pivot(index=["dataset", "metric"], columns="model", values="ed")[SIBLINGS]
+    published = published_depths().pivot(index=["dataset", "rule"], columns="model", values="ed")[SIBLINGS]
     ours = {}
     for dtype, study in studies.items():
-        found = depths(study, PAPER_METRICS).set_index(["dataset", "metric"])
+        found = depths(study).set_index(["dataset", "rule"])
         ours[dtype] = found.apply(lambda row: f"{row.ed} [{row.low}, {row.high}]", axis=1)
     return pd.DataFrame(ours).join(published)
 
@@ -120,12 +117,11 @@ def main(file):
     study = Study(STUDIES["bfloat16"], [MODEL], ["gsm8k"])
     save(beside_the_papers(study), DOCS / "qwen" / "lens.png")
     for kind in ("cosine", "layer_effects", "output_change", "block_removal"):
-        save(grid(kind, study), DOCS / "qwen" / f"{kind}.png")
+        save(study_figure(kind, study, ["gsm8k"]), DOCS / "qwen" / f"{kind}.png")
     in_float32 = Study(STUDIES["float32"], [MODEL], ["gsm8k"])
     for kind in ("residual_erasure", "integrated_gradients"):
-        save(grid(kind, in_float32), DOCS / "qwen" / f"{kind}.png")
-    save(overview_figure(study), DOCS / "qwen" / "overview.png")
-    save(card_figure(depths(study)), DOCS / "card.png")
+        save(study_figure(kind, in_float32, ["gsm8k"]), DOCS / "qwen" / f"{kind}.png")
+    save(summary_figure(depths(study)), DOCS / "qwen" / "summary.png")
 
 
 if __name__ == "__main__":

@@ -374,7 +374,7 @@ KINDS: dict[str, Kind] = {
         f"{part}_removal": Kind(
             f"{part}_removal",
             {"removal_loss": ""},
-            f"Cost of removing the {part} of several blocks",
+            f"Cost of removing the {part.replace('mlp', 'MLP')} of several blocks",
             "Rise in the loss when one more is removed, the cheapest first (LLM-Drop).",
             "Loss increase (nats)",
             "Removed so far, minus 1",

@@ -124,9 +124,12 @@ def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
         labels = [token_label(token) for token in tokens][: values.shape[1]]
         size = min(6, 72 * ax.bbox.width / ax.figure.dpi / len(labels))  # points: as wide as a column
         ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=size, parse_math=False)
+    rows, columns = values.shape
+    cell = [72 * side / ax.figure.dpi for side in (ax.bbox.width / columns, ax.bbox.height / rows)]  # points
+    size = min(5, cell[0] / 5, cell[1])  # eight letters are five times as wide as they are high
     for (row, column, _), word in np.ndenumerate(words):
         colour = "black" if ax.images[0].norm(values[row, column]) > 0.6 else "white"
-        ax.text(column, row, token_label(word), size=5, ha="center", va="center", color=colour, parse_math=False)
+        ax.text(column, row, token_label(word), size=size, ha="center", va="center", color=colour, parse_math=False)
 
 
 def token_label(token: str) -> str:

@@ -25,6 +25,7 @@ from ..results.means import over_prompts
 from ..results.result import Result
 from ..session import run
 from .block_orders import damage_of_prompt, no_loss_of_one_token, order_damage
+from .logit_lens import measure_logit_lens
 
 
 def block_removal(
@@ -58,13 +59,14 @@ def block_removal(
     - removal_sizes [N]: the sizes n
     - angular_distance [N, L]: arccos(cos(h_s, h_{s+n})) / π at the last token
     - block_influence [L]: 1 − cos(h_l, h_{l+1})
+    - loss, shuffled_loss and n_tokens [P]: of whole blocks, as `logit_lens`: does the model know these prompts?
     - removal_order [L]: of a part, the order of removal; the measures are then [L]
     - <key>_by_prompt [P, …]: each per prompt
 
     Raises ValueError for a size outside 1..L − 1, an unknown part, or a prompt without tokens.
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
-    Cost: per prompt one forward pass, and about L / 2 for each n.
+    Cost: per prompt two forward passes, and about L / 2 for each n.
     """
     arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
     n_layers = arch.n_layers
@@ -90,7 +92,8 @@ def block_removal(
         for key in by_prompt.keys() - {"block_influence"}:
             by_prompt[key] = torch.cat([by_prompt[key], more[key]], dim=1)[:, order]
     found = over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
-    return Result("block_removal", found)
+    lens = run(measure_logit_lens, llm, arch, ids, 0, False, remote=remote, over="prompts")
+    return Result("block_removal", found | {key: lens[key] for key in ("loss", "shuffled_loss", "n_tokens")})
 
 
 def _removed_in_a_row(removed, sizes, n_prompts, n_layers):

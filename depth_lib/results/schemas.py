@@ -159,7 +159,7 @@ ARTIFACTS = {
     "block_removal": Schema(
         "block_removal_{n}exps",
         f"N: removal_sizes; N L: {_REMOVAL}",
-        "N L: angular_distance; L: block_influence",
+        "N L: angular_distance; L: block_influence; P: n_tokens loss shuffled_loss",
         settings={"sizes": "refined"},
     ),
     "block_orders": Schema(

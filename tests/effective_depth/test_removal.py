@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import t as student
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import depth_lib as dl
+from tests.families import SHAPE
+from tests.tiny_tokenizers import char_tokenizer
 
 
 def result_of(by_prompt, sizes=(1, 2, 3), **more):
@@ -57,3 +61,13 @@ def test_of_a_model_that_predicts_its_prompts_no_better_than_shuffled_ones_nothi
     found = dl.removable(result_of(np.full((6, 3, 8), 0.0)) | losses)
     assert found.n == 0 and "not known" in str(found) and "hardly better (4.0 nats per token)" in str(found)
     assert dl.removable(result_of(np.full((6, 3, 8), 0.0)) | losses | {"loss": np.full(6, 2.0)}).n == 3
+
+
+def test_of_a_random_model_no_block_can_be_removed_although_each_costs_nothing():
+    torch.manual_seed(0)
+    llm = dl.load_model(LlamaForCausalLM(LlamaConfig(**SHAPE | {"num_hidden_layers": 6})), char_tokenizer())
+    prompts = [prompt[:200] for prompt in dl.load_prompts("gsm8k", 4, source="embedded")]
+    result = dl.block_removal(llm, prompts, sizes=[1, 5])
+    assert float(result["removal_loss"].nan_to_num(9).min()) < 0.05, "which would be cheap enough"
+    found = dl.removable(result)
+    assert found.n == 0 and found.note.startswith("no signal: the model predicts these prompts hardly better")
