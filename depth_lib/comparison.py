@@ -113,15 +113,21 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     >>> found.frame.rule.tolist()
     ['cosine', 'kl', 'overlap']
 
-    of: name -> a model, what a probe or `load_artifact` returned, a `Run`, or a folder of results: a run's
-    (outputs/gsm8k/NAME), or a study's with one model. The others are compared with the first.
-    prompts: list of strings, on which models are measured.
+    - of: name -> a model, a result, a `Run`, or a folder of results (a run's, or a study's with one model); the
+      others are compared with the first
+    - prompts: list of strings, for models
 
-    Returns a `Comparison`: `.frame` has the depths and differences, `.plot()` draws, `.save(folder)` writes both.
-    Where both are known to have read the same prompts, the interval of a difference is paired.
-    ValueError for fewer than two, models without prompts, or nothing in common; MissingArtifact for a folder without
-    results.
-    Cost: of models two forward passes per prompt; else none.
+    Returns a Comparison:
+
+    - frame: a row per data set, rule and model, with both depths, the difference and its interval
+    - plot(): draws the curves together
+    - save(folder): writes both
+
+    If both models read the same prompts, the interval of the difference leaves each prompt out of both at once.
+
+    Raises ValueError for fewer than two, models without prompts, or nothing in common, and MissingArtifact for a
+    folder without results.
+    Cost: two forward passes per prompt for models; else none.
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
         raise ValueError('give two by name: dl.compare({"base": a, "tuned": b}), with models also the prompts.')

@@ -21,7 +21,7 @@ CONTROL = "random weights, same architecture"
 def effective_depths(
     of: Mapping | TransformersModel, prompts: Sequence[str] | None = None, control: bool = False
 ) -> pd.DataFrame:
-    """The effective depths of a probe's result, or of several {name: result}, or of a model on prompts.
+    """The effective depths of a probe's result, of several {name: result}, or of a model on prompts.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.effective_depths(dl.logit_lens(llm, prompts)).ratio.to_dict()
@@ -29,16 +29,22 @@ def effective_depths(
     >>> dl.effective_depths(llm, prompts, control=True).ed.notna().groupby("model", sort=False).sum().to_dict()
     {'the model': 3, 'random weights, same architecture': 0}
 
-    A row for each rule that reads it, index rule; for several results, or with a control, index model and rule.
-    Columns:
-    layers: the number of blocks L; prompts: how many there are;
-    ed: the effective depth, a layer (NA: none); low, high: its 95 % interval over prompts (NA: no limit, or none);
-    ratio: (ED + 1) / L; ratio_low, ratio_high; note: why something is missing.
+    - of: a result, several by name, or a model from `load_model`
+    - prompts: list of strings, for a model
+    - control: also measure the same architecture with random weights (as transformers initialises them, seed 0)
 
-    of: a result, several by name, or a model of `load_model`; prompts: list of strings, for a model;
-    control: also the same architecture with weights as transformers initialises them, drawn with seed 0.
-    ValueError for a result that no rule reads, a model without prompts, or a control of a result.
-    Cost: of a result no forward pass; of a model two per prompt, and as many of its control.
+    Returns a DataFrame with a row per rule; for several results, or with a control, also per model:
+
+    - layers: the number of blocks L
+    - prompts: how many
+    - ed: the effective depth, a layer; NA if there is none
+    - low, high: the ends of its 95 % interval over prompts; NA if there is no limit, or no interval
+    - ratio, ratio_low, ratio_high: (layer + 1) / L
+    - note: why something is missing
+
+    Raises ValueError for a result that no rule reads, a model without prompts, or a control of a result.
+    Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
+    Cost: none for a result; for a model two forward passes per prompt, and as many for its control.
     """
     if isinstance(of, Mapping):
         if control or prompts is not None:

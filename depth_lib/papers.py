@@ -65,21 +65,23 @@ HU |= {"hu6": HU["gsm8k_hellaswag_layer_effects"], "hu7": HU["gsm8k_hellaswag_ou
 def paper(
     figure: str | int, of: TransformersModel | Mapping | str | Path, prompts: Sequence[str] | None = None
 ) -> Figure:
-    """Draw a figure of either paper, of a model, of a result, or of a folder of results.
+    """Draw a figure of either paper, of a model, a result, or a folder of results.
 
     >>> dl.paper("4a", dl.load_model("toy-4l")).axes[0].get_xlabel()
     'Input of block $l$'
 
-    figure: a number of Csordás et al. 2025 ("2a" to "8", and of the appendix "15" to "17b"); or of Hu et al. 2025
-    "hu6", "hu7" or a file's name, such as "gsm8k_hellaswag_logit_lens_kl" (these of a folder only).
-    of: a model, which is measured; what the probe returned (8: `linear_maps`, always); or a folder of results,
-    which has a panel for each model, a row per training, sizes from left to right.
-    prompts: list of strings for a model; by default ten of GSM8K that ship (6: baseline; 7: not used, the questions of
-    each level ship). Those with more tokens than the model has positions are left out with a warning.
+    - figure: a number of Csordás et al. 2025, "2a" to "8" and "15" to "17b"; or of Hu et al. 2025, "hu6", "hu7" or
+      a name such as "gsm8k_hellaswag_logit_lens_kl"
+    - of: a model, which is measured; a result (for "8" always one of `linear_maps`); or a folder (for Hu et al.
+      always)
+    - prompts: list of strings for a model; by default ten GSM8K problems. Prompts that are too long for the model
+      are left out, with a warning
 
-    A dashed line is the depth that Hu et al. publish for a panel's model and dataset.
-    ValueError for an unknown figure, or another probe's result; MissingArtifact for a folder without its results.
-    Cost: of a model, its probe on these prompts; else no forward pass.
+    A dashed line is the depth that Hu et al. publish for the panel's model and data set.
+
+    Raises ValueError for an unknown figure or a result of a different probe, and MissingArtifact for a folder
+    without its results.
+    Cost: for a model, its probe on these prompts; else none.
     """
     figure = re.sub(r"(?i)^fig(ure|\.)?\s*", "", str(figure))
     if figure in NOT_DRAWN:

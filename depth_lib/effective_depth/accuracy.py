@@ -12,14 +12,15 @@ _Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 def accuracy(result: Mapping) -> Estimate:
-    """The share of right answers with its 95 % interval over questions (Wilson 1927).
-
-    result: what `choice_accuracy` returns, of one order of blocks; ValueError of several, or of no choice.
+    """The share of right answers, with its 95 % interval over questions (Wilson 1927).
 
     >>> print(dl.accuracy({"correct": [1, 1, 1, 0]}))
     0.75 [0.30, 0.95]
 
-    Cost: nothing.
+    - result: from `choice_accuracy`, of one order of blocks
+
+    Raises ValueError for several orders, or no choices.
+    Cost: no forward pass.
     """
     correct = _right(result)
     n, share = len(correct), float(correct.mean())
@@ -28,16 +29,18 @@ def accuracy(result: Mapping) -> Estimate:
 
 
 def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
-    """How much the share of right answers changes, with its 95 % interval over questions, which are paired.
-
-    before, after: what `choice_accuracy` returns of the same choices, as with blocks and without. The interval is
-    Wald's with half a question more in each of the four cells (Agresti and Min 2005, Statistics in Medicine 24).
-    ValueError for results of different numbers of choices, or of several orders.
+    """How much the share of right answers changes, with its 95 % interval over the same questions.
 
     >>> print(dl.accuracy_change({"correct": [1, 1, 1, 0]}, {"correct": [1, 1, 0, 0]}))
     -0.25 [-0.61, 0.28]
 
-    Cost: nothing.
+    - before, after: from `choice_accuracy`, on the same choices
+
+    The interval is Wald's with half a question added to each of the four cells.
+
+    Raises ValueError for different numbers of choices, or several orders.
+    Source: Agresti and Min 2005, Statistics in Medicine 24.
+    Cost: no forward pass.
     """
     right, still = _right(before), _right(after)
     if len(right) != len(still):

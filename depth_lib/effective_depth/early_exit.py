@@ -9,22 +9,28 @@ from .rules import as_array
 
 
 def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
-    """For each exit layer l the share of generated tokens that stay, and how fast self-speculation would be at best.
+    """For each exit layer, the share of generated tokens that stay the same, and the best speed of self-speculation.
 
     >>> llm = dl.load_model("toy-4l")
     >>> frame = dl.early_exit(dl.logit_lens(llm, ["5 + 7 = "], generate=4))
     After ... of 4 blocks ...
 
-    α_l = `res_top1`: of the tokens that the model generates, the share that the lens at h_l, after l of L blocks, gives
-    too. With k drafts by l blocks, each accepted with probability α_l, and one pass that verifies them, speed-up =
-    (1 − α^{k+1}) / (1 − α) / (k l / L + 1), in tokens per time of plain generation. Tokens are taken as independent and
-    a pass over k + 1 tokens as long as over one: LayerSkip's own runs reach 86 to 92 % of it.
+    α_l = `res_top1`, after l of L blocks. With k drafts by l blocks and one pass that verifies them, the speed-up
+    over plain generation is (1 − α^{k+1}) / (1 − α) / (k l / L + 1). It assumes that tokens are independent and
+    that a pass over k + 1 tokens takes as long as over one; LayerSkip's own runs reach 86 to 92 % of it.
 
-    generated: what `logit_lens(llm, prompts, generate=n)` returns; most: the largest k. Returns a frame with index
-    layer and columns stay (α), drafts (the best k), speedup, and one for each k; the sentence it prints is in
-    `attrs["sentence"]`. ValueError for a result without generated tokens, a model of one block, or most < 1.
-    Cost: none, it reads the result.
-    Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); the formula: Leviathan et al. 2023 (2211.17192).
+    - generated: from `logit_lens(llm, prompts, generate=n)`
+    - most: the largest k
+
+    Returns a DataFrame by layer, and prints its best row:
+
+    - stay: α
+    - drafts: the best k
+    - speedup: with it; one more column for each k
+
+    Raises ValueError for a result without generated tokens, a model of one block, or most < 1.
+    Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); Leviathan et al. 2023 (2211.17192).
+    Cost: no forward pass.
     """
     if most < 1 or len(generated.get("res_top1", (0, 0))) < 2:
         raise ValueError("no layer to leave at, or no draft: give a model of two blocks or more, and most=1 or more")

@@ -38,17 +38,23 @@ class Removable:
 
 
 def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
-    """The most consecutive blocks that can be removed for a rise of the loss of at most `at_most`.
+    """The largest number of consecutive blocks that can be removed for a rise of the loss of at most `at_most`.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.removable(dl.block_removal(llm, prompts, sizes=[1, 2]), at_most=9).n
     2
 
-    Every second prompt chooses: for each number of blocks the cheapest start counts. The loss is that of the other
-    prompts, so that choosing among many starts does not flatter. A single prompt does both.
-    result: what `block_removal` returned of whole blocks; at_most: nats per token.
-    n is 0 where no removal is cheap enough, and where the model predicts the prompts no better than shuffled ones.
-    ValueError for another result. Cost: no forward pass.
+    The stretch of blocks is chosen on every second prompt, and its loss is measured on the others, so that the
+    choice does not flatter it. A single prompt is used for both.
+
+    - result: from `block_removal`, of whole blocks
+    - at_most: nats per token
+
+    Returns a Removable; its n is 0 if no removal is cheap enough, or if the model predicts the prompts no better
+    than shuffled ones.
+
+    Raises ValueError for any other result.
+    Cost: no forward pass.
     """
     if not {"removal_sizes", "removal_loss_by_prompt"} <= result.keys():
         raise ValueError("removable needs what dl.block_removal(llm, prompts) returned of whole blocks.")

@@ -115,46 +115,60 @@ RULES = {
 def effective_depth_cosine(
     att_cos: Curve | Mapping, mlp_cos: Curve | None = None, layer_cos: Curve | None = None
 ) -> int | None:
-    """The last layer where the mean cosine changes from negative to non-negative.
+    """The last layer at which the mean cosine turns from negative to non-negative.
 
     >>> dl.effective_depth_cosine([-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2])
     1
 
-    The last l in 0..L-2 with c[l] < 0 and c[l + 1] >= 0, where c is the mean of the three curves.
-    att_cos, mlp_cos, layer_cos: curves [L]; or the result of `relative_contribution` alone.
-    None where no layer satisfies the rule, or, with a warning, for a result without signal.
-    ValueError for a curve that is not finite.
-    Source: Hu et al. 2025, Table 1. Cost: no forward pass.
+    The last l in 0..L − 2 with c[l] < 0 and c[l + 1] ≥ 0, where c is the mean of the three curves.
+
+    - att_cos, mlp_cos, layer_cos: curves [L]; or the result of `relative_contribution` alone
+
+    Returns None if no layer satisfies the rule, or, with a warning, for a result that carries no depth.
+
+    Raises ValueError for a curve that is not finite.
+    Source: Hu et al. 2025, Table 1.
+    Cost: no forward pass.
     """
     return _depth_of("cosine", att_cos, [att_cos, mlp_cos, layer_cos])
 
 
 def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | None:
-    """The first layer where the logit lens's KL divergence is below half of its maximum over layers.
+    """The first layer at which the logit lens's KL divergence is below half of its maximum.
 
     >>> dl.effective_depth_kl([8.0, 5.0, 3.0, 1.0])
     2
 
-    The first l in 0..L-2 with kl[l] < threshold · max(kl).
-    kl: a curve [L] in nats, or the result of `logit_lens`.
-    None where no layer satisfies the rule, or, with a warning, for a result without signal.
-    ValueError for a curve that is not finite.
-    Source: Hu et al. 2025, Table 1. Cost: no forward pass.
+    The first l in 0..L − 2 with kl[l] < threshold · max(kl).
+
+    - kl: a curve [L] in nats, or the result of `logit_lens`
+    - threshold: the share of the maximum
+
+    Returns None if no layer satisfies the rule, or, with a warning, for a result that carries no depth.
+
+    Raises ValueError for a curve that is not finite.
+    Source: Hu et al. 2025, Table 1.
+    Cost: no forward pass.
     """
     return _depth_of("kl", kl, [kl], threshold)
 
 
 def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
-    """The first layer where more than 0.3 of the logit lens's top five tokens are among the output's.
+    """The first layer at which the logit lens shares more than 0.3 of its top five tokens with the output.
 
     >>> dl.effective_depth_overlap([0.0, 0.2, 0.4, 0.9])
     2
 
-    The first l in 0..L-2 with overlap[l] > threshold.
-    overlap: a curve [L] in [0, 1], or the result of `logit_lens`.
-    None where no layer satisfies the rule, or, with a warning, for a result without signal.
-    ValueError for a curve that is not finite.
-    Source: Hu et al. 2025, Table 1. Cost: no forward pass.
+    The first l in 0..L − 2 with overlap[l] > threshold.
+
+    - overlap: a curve [L] in [0, 1], or the result of `logit_lens`
+    - threshold: the share
+
+    Returns None if no layer satisfies the rule, or, with a warning, for a result that carries no depth.
+
+    Raises ValueError for a curve that is not finite.
+    Source: Hu et al. 2025, Table 1.
+    Cost: no forward pass.
     """
     return _depth_of("overlap", overlap, [overlap], threshold)
 
@@ -177,12 +191,19 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
 
 
 def ratio(ed: int | None, n_layers: int) -> float | None:
-    """The effective depth as a share of the model's depth, (ED + 1) / L; None where the effective depth is None.
+    """The effective depth as a share of the model's depth, (layer + 1) / L.
 
     >>> dl.ratio(2, 4)
     0.75
 
-    ValueError for a layer that the model does not have. Source: Hu et al. 2025, Table 1. Cost: no forward pass.
+    - ed: a layer, or None
+    - n_layers: L
+
+    Returns None if the depth is None.
+
+    Raises ValueError for a layer that the model does not have.
+    Source: Hu et al. 2025, Table 1.
+    Cost: no forward pass.
     """
     if ed is None:
         return None

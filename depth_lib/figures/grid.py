@@ -29,17 +29,21 @@ Panel = tuple[str, Callable[[Axes], object]]  # its title, and what draws it
 def plot(
     kind: str, result: Mapping, ax: Axes | Sequence[Axes] = (), title: str | None = None, prompts: bool = False
 ) -> Axes:
-    """Draw a kind of figure of what a probe or `load_artifact` returned.
+    """Draw a figure of a result.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.plot("lens_kl", dl.logit_lens(llm, prompts))
     <Axes: xlabel=...>
 
-    kind: a name in `KINDS`, whose caption says what is shown.
-    result: one, or several {name: result}: their curves are drawn together, their heat maps a row each.
-    ax: axes to draw into, one per panel; by default a new figure of pyplot.
-    title: instead of the kind's own. prompts: also each prompt's curve, thin and grey.
-    Returns the first axes. ValueError for an unknown kind, another probe's result, or another number of axes.
+    - kind: the figure's name; `dl.kinds_of` lists them
+    - result: one, or several {name: result}; curves share a panel, heat maps have a row each
+    - ax: where to draw; by default a new figure
+    - title: instead of the figure's own
+    - prompts: also draw each prompt's curve, thin and grey
+
+    Returns the first axes.
+
+    Raises ValueError for an unknown figure, a result of a different probe, or the wrong number of axes.
     Cost: no forward pass.
     """
     panels, across, row = _panels_of(find_kind(kind), result, prompts)

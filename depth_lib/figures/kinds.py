@@ -451,12 +451,15 @@ def find_kind(name: str) -> Kind:
 
 
 def kinds_of(probe: str, result: Mapping) -> list[str]:
-    """The names of the figures that can be drawn of a probe's result.
+    """The names of the figures that can be drawn from a result.
 
     >>> dl.kinds_of("logit_lens", {"res_kl_divs": [8.0, 5.0, 3.0, 1.0]})
     ['lens_kl']
 
-    Cost: nothing.
+    - probe: its name
+    - result: what it returned
+
+    Cost: no forward pass.
     """
     return [name for name, kind in KINDS.items() if kind.probe == probe and kind.values(result)]
 
