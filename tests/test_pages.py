@@ -56,6 +56,7 @@ VARYING = {  # from one machine, or hour, to the next
     r"process \d+ on [\w.-]+": "process N on HOST",
     r"'train_[^}]*": "",
     r"[^\s]*/(?=depth_lib/embedded/)": "",
+    r"-\d{13}\b": "-TIME",
 }
 WRITES = os.environ.get("PAGES") == "new"
 KINDS = ("python", "console", "bash", "text", "yaml", "json")
@@ -108,7 +109,7 @@ class Page:
         """What the command prints, and its exit status unless it is 0."""
         how = {"cwd": self.folder, "env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         done = subprocess.run(["bash", "-c", self.with_stand_ins(command)], text=True, **how)
-        return done.stdout + f"[exit {done.returncode}]\n" * bool(done.returncode)
+        return done.stdout.replace(f"{self.folder}/", "") + f"[exit {done.returncode}]\n" * bool(done.returncode)
 
     def with_stand_ins(self, code):
         for name, stand_in in self.stands_for.items():
