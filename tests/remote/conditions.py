@@ -6,7 +6,10 @@ import torch
 def differences(result, truth):
     """The keys whose values are not the same tensor of float32, bit for bit; NaN is NaN."""
     assert result.keys() == truth.keys()
-    return [key for key, value in truth.items() if isinstance(value, torch.Tensor) and not _same(result[key], value)]
+    lists = {key: value for key, value in truth.items() if isinstance(value, list) and torch.is_tensor(value[0])}
+    wrong = [key for key, value in lists.items() if not all(map(_same, result[key], value))]
+    tensors = {key: value for key, value in truth.items() if isinstance(value, torch.Tensor)}
+    return wrong + [key for key, value in tensors.items() if not _same(result[key], value)]
 
 
 def same(result, truth):
