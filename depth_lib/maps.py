@@ -87,6 +87,7 @@ def stretch(result: Mapping) -> Estimate:
     1: the target is stretched. N / M: its first M layers are the source's, and the others come after them.
     The line is least squares through the origin. The interval leaves each held-out text out once.
     result: what `linear_maps` returned. NoInterval for fewer than 3 held-out texts.
+    Cost: no forward pass.
     """
     sums, n_tokens = as_array(result["relative_sums"]).astype(float), as_array(result["n_tokens"])[:, None, None]
     if len(sums) < FEWEST:

@@ -92,7 +92,8 @@ def block_removal(
         for key in by_prompt.keys() - {"block_influence"}:
             by_prompt[key] = torch.cat([by_prompt[key], more[key]], dim=1)[:, order]
     found = over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
-    lens = run(measure_logit_lens, llm, arch, ids, 0, False, remote=remote, over="prompts")
+    whole = [(of_prompt, 0) for of_prompt in ids]
+    lens = run(measure_logit_lens, llm, arch, whole, 0, False, remote=remote, over="prompts")
     return Result("block_removal", found | {key: lens[key] for key in ("loss", "shuffled_loss", "n_tokens")})
 
 

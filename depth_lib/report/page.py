@@ -1,5 +1,6 @@
 """The page: the executed notebook without its code, in one file."""
 
+import re
 from pathlib import Path
 
 from nbconvert import HTMLExporter
@@ -22,6 +23,6 @@ def write_page(notebook: str | Path) -> Path:
     exporter.register_preprocessor(TagRemovePreprocessor(remove_cell_tags={"not-on-page"}), enabled=True)
     body, _ = exporter.from_filename(str(notebook), {"metadata": {"name": "Effective depth"}})
     path = Path(notebook).with_name("report.html")
-    body = body.replace('<script src=""></script>', "")  # nothing is fetched
+    body = re.sub(r'<script[^>]* src=""[^>]*>\s*</script>', "", body)  # nothing is fetched
     path.write_text(body.replace("</head>", _STYLE, 1), encoding="utf-8")
     return path

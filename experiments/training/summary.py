@@ -74,7 +74,7 @@ def contrasts(measured: pd.DataFrame) -> pd.DataFrame:
             [_minus(slope[kind, "answers"], slope[kind, "all"]) for kind in ("ordinary", "shared")]
         ),
     }
-    return pd.DataFrame({name: vars(one) for name, one in estimates.items()}).T
+    return pd.DataFrame({name: one._asdict() for name, one in estimates.items()}).T
 
 
 def conclusion(measured: pd.DataFrame) -> str:

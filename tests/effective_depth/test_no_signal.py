@@ -68,4 +68,4 @@ def test_a_depth_without_signal_is_a_dash_with_the_reason_in_call_frame_interval
     for probe, result in (("logit_lens", flat), ("relative_contribution", contribution)):
         save(tmp_path, "toy", probe, n=3, result=result)
     of_study = depths(Study(tmp_path)).set_index("rule")
-    assert of_study.ed.isna().tolist() == [False, True, True] and (of_study.note[found.index] == found.note).all()
+    assert of_study.ed[found.index].isna().all() and (of_study.note[found.index] == found.note).all()
