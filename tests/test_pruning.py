@@ -47,8 +47,8 @@ def test_a_file_of_prompts_feeds_no_choices_and_long_prompts_of_ours_are_left_ou
     assert main([*words, "--source", str(tmp_path / "q.txt"), "--n-examples", "2"]) == 0
     assert "Of 3 questions" in capsys.readouterr().out
     llm = dl.load_model("toy-4l")
-    llm.config.max_position_embeddings = 300
+    llm.config.max_position_embeddings = 700
     folder = tmp_path / "short"
     dl.save_model(llm, folder)
-    with pytest.warns(UserWarning, match="prompts of gsm8k are longer than the model's 300 positions and are left out"):
+    with pytest.warns(UserWarning, match="prompts of gsm8k are longer than the model's 700 positions and are left out"):
         assert main([*words[:1], str(folder), *words[2:], "--n-examples", "9"]) == 0

@@ -45,6 +45,8 @@ class Rule:
     def not_finite(self, result: Mapping) -> str:
         """Where the curve is not finite, "" if it is finite everywhere."""
         bad = np.flatnonzero(~np.isfinite(self.curve(result)))
+        if bad.size and np.isnan(self.curve(result)).all():
+            return "not known for this model, whose attention and MLP cannot be told apart"
         return f"not finite at layer {bad[0]}; run the probe again" if bad.size else ""
 
     def crossed(self, gaps: np.ndarray) -> np.ndarray:
@@ -185,6 +187,8 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
     if result is given and (reason := rule.no_signal(result)):
         warnings.warn(f"no effective depth: {reason}", stacklevel=3)
         return None
+    if np.isnan(rule.curve(result)).all():
+        return None  # of a model whose attention and MLP cannot be told apart
     if problem := rule.not_finite(result):
         raise ValueError(f"{name}: {problem}")
     return rule.layer(rule.gap(rule.curve(result), *threshold))

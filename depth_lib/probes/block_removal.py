@@ -180,6 +180,6 @@ def _without_parts(llm, arch, ids, h, removed, part):
                 if without:
                     silence(llm.blocks[l], arch, rows.shape, part, without)
             final = final_residual(llm, arch)
-            damage = output_change(llm, arch, final, [*ids[1:], -1])
+            damage = output_change(llm, arch, final, [*ids[1:], -1]).cpu()
             skip_head(llm, arch, final)
     return damage

@@ -169,7 +169,7 @@ def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, settin
 def _of_prompt(llm, arch, ids, first, all_measures, translation):
     """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L], both losses [2], and `jsd` [T, L]."""
     following = torch.tensor(ids[1:], dtype=torch.long)
-    share = torch.bincount(following, minlength=1) / max(len(following), 1)
+    share = torch.bincount(following, minlength=1).to(torch.float32) / max(len(following), 1)
     sums, jsd, log_y = 0, [], torch.zeros(2, dtype=torch.float32)
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
@@ -184,7 +184,7 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
                     jsd.append(found[KEYS.index("res_jsd") if all_measures else 0].cpu())
                 own = logits[: len(following) - start, -1].log_softmax(-1).clamp_min(-1e3).cpu()
                 log_y[0] += own.gather(1, following[start : start + len(own), None]).sum()
-                log_y[1] += (own[:, : len(share)] @ share.float()).sum()
+                log_y[1] += (own[:, : len(share)] @ share).sum()
             sums, jsd = sums.cpu(), torch.cat(jsd)
     return sums, -log_y / max(len(following), 1), jsd
 

@@ -20,7 +20,7 @@ def output_change(llm, arch, finals, next_tokens=None):
         log_y = lens(llm, arch, h.flatten(0, 1)).log_softmax(-1).clamp_min(-1e3).unflatten(0, h.shape[:2])
         numbers = damage(log_y, tokens.to(log_y.device))
         changes.append(numbers if next_tokens else numbers[:1])
-    return torch.cat(changes, dim=2).cpu()
+    return torch.cat(changes, dim=2)
 
 
 def damage(log_y, next_tokens):

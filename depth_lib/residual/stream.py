@@ -128,11 +128,16 @@ def output_changes(stream, rows, damage=False, updates=False, tick=None):
     for start in range(0, len(rows), stream.n_rows):
         some = rows[start : start + stream.n_rows]
         clean = run(stream, some, updates)
+        changes = {}
         for read in dict.fromkeys(row.read for row in some):
             alike = [row for row in some if row.read == read]
             finals = torch.stack([x[list(read)].to(clean.device) for x in (clean, *(row.x for row in alike))])
             next_tokens = [ids[i + 1] if i + 1 < len(ids) else -1 for i in read] if damage else None
-            found |= zip(alike, output_change(stream.llm, stream.arch, finals, next_tokens).unbind(1), strict=True)
+            changes |= zip(alike, output_change(stream.llm, stream.arch, finals, next_tokens).unbind(1), strict=True)
+        flat = torch.cat([change.flatten() for change in changes.values()]).cpu()  # one wait for the device
+        sizes = [change.numel() for change in changes.values()]
+        for (row, change), values in zip(changes.items(), flat.split(sizes), strict=True):
+            found[row] = values.view(change.shape)
         for row in some:
             row.x = None  # memory
         if tick:

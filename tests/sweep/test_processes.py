@@ -43,7 +43,7 @@ def test_a_notebook_ends_with_its_sweep_however_that_ends_and_the_next_sweep_goe
     os.kill(sweep.pid, number)
     said, _ = sweep.communicate(timeout=60)
     notebook.wait(60)
-    assert number == signal.SIGKILL or "stopped; what was finished is kept" in said
+    assert number == signal.SIGKILL or "stopped; finished results are kept" in said
     (study / "gate").unlink()
     again = start(study, ".venv/bin/depth-lib", *ONE[:-2], "--probes", "logit_lens", "--list")
     assert "depth-lib run toy-4l gsm8k" in again.communicate(timeout=60)[0]
