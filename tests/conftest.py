@@ -24,6 +24,7 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 MAY_SKIP = {
     "needs NDIF_LIVE": "the live service costs money and needs somebody's key",
     "needs root, slurm-wlm and munge": "a cluster's daemons; the job array's four lines are on docs/sweeps.md",
+    "DEPTH_LIB_SMALL": "a file of half a gigabyte that the user brings",
     "no LaTeX here": "gigabytes; the table's TeX is compared as text",
     "there is no Chromium": "no package of a registry has a browser",
     "the bridge": "TransformerLens does not give this checkpoint's own logits, so it cannot judge ours",

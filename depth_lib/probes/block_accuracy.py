@@ -68,7 +68,7 @@ def block_accuracy(
         | {
             "accuracy": correct[1:].mean(1),
             "unchanged_accuracy": correct[:1].mean(1),
-            "chance": torch.tensor([1 / log_probs.shape[-1]]),
+            "chance": torch.tensor([1 / log_probs.shape[-1]], dtype=torch.float32),
             "choice_loss": (of_right[0] - of_right[1:]).mean(1),
             "correct_by_prompt": correct[1:].T.contiguous(),
             "unchanged_correct": correct[0],

@@ -65,7 +65,7 @@ def choice_accuracy(
         "correct": correct[which],
         "acc": by_sum[which].mean(-1).reshape(-1),
         "acc_norm": correct[which].mean(-1).reshape(-1),
-        "chance": torch.tensor([1 / log_probs.shape[-1]]),
+        "chance": torch.tensor([1 / log_probs.shape[-1]], dtype=torch.float32),
     } | unchanged
 
 

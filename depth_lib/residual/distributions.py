@@ -29,8 +29,12 @@ def damage(log_y, next_tokens):
     They are ‖y − ȳ‖₂, KL(y ‖ ȳ) in nats, log y − log ȳ of the next token (0 without one), and whether the top token
     changes.
     """
-    clean, changed = log_y[:1], log_y[1:]
-    y, y_bar = probability(clean), probability(changed)
+    p = probability(log_y)
+    total = p.sum(
+        -1, keepdim=True, dtype=torch.float64
+    )  # off 1 by what log_softmax rounds, 1e-6 for a large vocabulary
+    log_y, p = log_y - total.log().float(), p / total.float()
+    (clean, changed), (y, y_bar) = log_y.split([1, len(log_y) - 1]), p.split([1, len(p) - 1])
     top, following = clean.argmax(-1, keepdim=True), next_tokens.clamp_min(0)[None, :, None]
     of_top, of_next = (changed.gather(2, which.expand(len(changed), -1, 1))[..., 0] for which in (top, following))
     rise = (clean.gather(2, following)[..., 0] - of_next) * (next_tokens >= 0)
