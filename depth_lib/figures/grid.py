@@ -205,12 +205,17 @@ def _drawn(
     with plt.rc_context(STYLE):
         figure.set_layout_engine("constrained")
         height = 0.95 if "map" in kind.mark else 0.7  # of a panel, by its width
-        figure.set_size_inches(max(columns * width, 3), rows * (height * width + 0.25) + 0.9)
+        names = [
+            "\n".join(textwrap.fill(x, int(12 * width)) for x in panel[0].split("\n")) if panel else ""
+            for panel in panels
+        ]
+        above = 0.14 + 0.11 * (1 + max(name.count("\n") for name in names))  # a panel's title
+        figure.set_size_inches(max(columns * width, 3), rows * (height * width + above) + 0.9)
         axes = figure.subplots(rows, columns, squeeze=False)
-        for ax, panel in zip_longest(axes.ravel(), panels):
+        for ax, panel, name in zip_longest(axes.ravel(), panels, names):
             if panel:
                 panel[1](ax)
-                ax.set_title("\n".join(textwrap.fill(line, int(16 * width)) for line in panel[0].split("\n")))
+                ax.set_title(name)
             else:
                 ax.remove()
         figure.supylabel(kind.ylabel, fontsize=7)

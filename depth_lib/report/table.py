@@ -48,10 +48,12 @@ def _cell(row, wide: bool = False) -> str:
 
 def write_tables(depths: pd.DataFrame, folder: str | Path) -> list[Path]:
     """Write effective_depth.csv (a row per depth), .tex (to input, with booktabs and xcolor) and .xlsx (both, and what
-    changes over models)."""
+    changes over models); the first alone where no result has a depth."""
     csv, tex, xlsx = paths = [Path(folder) / f"effective_depth.{ending}" for ending in ("csv", "tex", "xlsx")]
-    wide = depth_table(depths, wide=True)
     depths.to_csv(csv, index=False)
+    if depths.empty:
+        return [csv]
+    wide = depth_table(depths, wide=True)
     escaped = wide.format(escape="latex").format_index(escape="latex", axis=0).format_index(escape="latex", axis=1)
     escaped.to_latex(tex, hrules=True, convert_css=True, multicol_align="c")
     with pd.ExcelWriter(xlsx) as book:
