@@ -33,7 +33,7 @@ def damage(log_y, next_tokens):
     total = p.sum(
         -1, keepdim=True, dtype=torch.float64
     )  # off 1 by what log_softmax rounds, 1e-6 for a large vocabulary
-    log_y, p = log_y - total.log().float(), p / total.float()
+    log_y, p = log_y - total.log(), p / total
     (clean, changed), (y, y_bar) = log_y.split([1, len(log_y) - 1]), p.split([1, len(p) - 1])
     top, following = clean.argmax(-1, keepdim=True), next_tokens.clamp_min(0)[None, :, None]
     of_top, of_next = (changed.gather(2, which.expand(len(changed), -1, 1))[..., 0] for which in (top, following))
