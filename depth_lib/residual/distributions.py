@@ -30,9 +30,7 @@ def damage(log_y, next_tokens):
     changes.
     """
     p = probability(log_y)
-    total = p.sum(
-        -1, keepdim=True, dtype=torch.float64
-    )  # off 1 by what log_softmax rounds, 1e-6 for a large vocabulary
+    total = p.sum(-1, keepdim=True)  # off 1 by what log_softmax rounds: 1e-6 for a large vocabulary
     log_y, p = log_y - total.log(), p / total
     (clean, changed), (y, y_bar) = log_y.split([1, len(log_y) - 1]), p.split([1, len(p) - 1])
     top, following = clean.argmax(-1, keepdim=True), next_tokens.clamp_min(0)[None, :, None]
