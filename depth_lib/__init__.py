@@ -73,7 +73,7 @@ _HOMES = {
     "unroll": "models.unroll",
 }
 _HOMES |= {path.stem: f"probes.{path.stem}" for path in (Path(__file__).parent / "probes").glob("[!_]*.py")}
-__all__ = sorted(_HOMES)
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll] (a folder has the names of the probes)
 
 
 def __getattr__(name):

@@ -10,7 +10,7 @@ from nnsight import TransformersModel
 
 from .data.tokens import texts_of
 from .effective_depth.intervals import UNPAIRED, NoInterval, difference_interval, same_prompts
-from .effective_depth.rules import RULES, Rule, ratio
+from .effective_depth.rules import RULES, Rule
 from .effective_depth.tables import effective_depths
 from .figures.grid import figure_of, save
 from .figures.kinds import KINDS, find_kind
@@ -97,7 +97,7 @@ def _difference(rule: Rule, first: Mapping, second: Mapping) -> dict:
     row |= {"ratio_first": depths[0].ratio, "ratio_second": depths[1].ratio}
     if notes := [depth.note for depth in depths if pd.isna(depth.ed)]:
         return row | {"note": "; ".join(dict.fromkeys(notes))}
-    row["difference"] = ratio(depths[1].ed, depths[1].layers) - ratio(depths[0].ed, depths[0].layers)
+    row["difference"] = depths[1].ratio - depths[0].ratio
     try:
         row["low"], row["high"] = difference_interval(first, second, rule)
     except NoInterval as reason:
@@ -150,7 +150,7 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
         if prompts is None:
             raise ValueError(f'{name} is a model; give the prompts too: dl.compare({{"{name}": llm, …}}, prompts).')
         of_texts = {"meta": {"prompts_hash": prompts_hash(texts_of(prompts))}}
-        return {("", p.__name__): p(source, prompts) | of_texts for p in (relative_contribution, logit_lens)}
+        return {("", p.__name__): p(source, texts_of(prompts)) | of_texts for p in (relative_contribution, logit_lens)}
     if isinstance(source, Mapping):
         return {("", _probe_of(name, source)): source}
     folder = getattr(source, "folder", source)

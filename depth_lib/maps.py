@@ -62,8 +62,8 @@ def linear_maps(
         raise ValueError(f"{n_fit} tokens are too few to fit maps of {width} inputs; give {4 * width} or more")
     lengths = torch.tensor([len(ids) for ids in test])
     with tempfile.TemporaryDirectory(prefix="linear_maps") as folder:
-        stored = [_Stored(Path(folder, name), llm, fit + test, what) for name, llm in (("x", source), ("y", target))]
-        found = [_errors(m, *stored, n_fit, lengths) for m in steps(range(stored[0].n_layers), "source layers")]
+        x, y = (_Stored(Path(folder, name), llm, fit + test, what) for name, llm in (("x", source), ("y", target)))
+        found = [_errors(m, x, y, n_fit, lengths) for m in steps(range(x.n_layers), "source layers")]
     sums = torch.stack([errors for errors, _ in found], 1)
     relative = sums.sum(0) / lengths.sum()
     result = {

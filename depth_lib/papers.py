@@ -94,7 +94,7 @@ def paper(
     title = f"Figure {figure}. {', '.join(filter(None, [kind.title, which, *datasets]))}"
     if isinstance(of, str | Path) and Path(of).is_dir():
         return _of_folder(kind, which, datasets, of, title)
-    if not isinstance(of, TransformersModel | Mapping):
+    if isinstance(of, str | Path) or not isinstance(of, TransformersModel | Mapping):
         raise ValueError(f"{of!r} is not a folder of results, a model of dl.load_model or a probe's result; give one.")
     if figure in HU:
         raise ValueError(f'{figure} has a panel per model; give a folder of results: dl.paper("{figure}", "outputs").')

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -39,7 +39,7 @@ class ParamsError(ValueError):
         return [f"{type(self).__name__}: {self}"]
 
 
-def words(value: object) -> object:
+def words(value: Any) -> Any:
     """The words of a text; a path that exists is one word."""
     if not isinstance(value, str):
         return value
@@ -47,6 +47,13 @@ def words(value: object) -> object:
 
 
 Words = Annotated[list[str], BeforeValidator(words)]  # "a b" and "a,b" are ["a", "b"]
+
+
+def _no_number(value: Any) -> Any:
+    """The value; ValueError for 1 and 0, which are not True and False elsewhere."""
+    if type(value) is int:
+        raise ValueError('use True, False, "local" or a URL (https://…)')
+    return value
 
 
 class Params(BaseModel):
@@ -66,7 +73,7 @@ class Params(BaseModel):
     DEVICE_MAP: str | None = Field(None, description='"auto" spreads the blocks over all GPUs; "cuda:0" names one')
     LENS: str | None = Field(None, description="file of a lens, by which the logit lens is read too")
     CONTROL: bool = Field(False, description="measure the same architecture with random weights too")
-    REMOTE: bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")] = Field(
+    REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], BeforeValidator(_no_number)] = Field(
         False, description='run on NDIF; or "local" (here, to try a remote run), or a host'
     )
     DATASET: str = Field(

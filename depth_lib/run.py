@@ -203,7 +203,12 @@ class Run:
             texts["chat"] = True
         if self.responses is not None and "prompts" in read:
             read.add("responses")
-        return weights_of(params.MODEL_ID, params.REVISION) | how | texts | {name: self._hash(name) for name in read}
+        return (
+            weights_of(params.MODEL_ID or params.MODEL, params.REVISION)
+            | how
+            | texts
+            | {name: self._hash(name) for name in sorted(read)}
+        )
 
     def other_settings(self, *probes: str) -> list[str]:
         """The differences between the folder's results and these probes' settings, one line each."""
@@ -312,7 +317,7 @@ class Run:
         from .models.memory import check_fits
 
         params = self.params
-        source = str(checkpoint_of(params.MODEL_ID) or params.MODEL_ID)
+        source = str(checkpoint_of(params.MODEL_ID or params.MODEL) or params.MODEL_ID)
         source = params.MODEL_ID if params.MODEL_ID in (*TOYS, *WHEELS) else source
         quantization = None if params.QUANTIZATION == "none" else params.QUANTIZATION
         how = {"revision": params.REVISION, "dtype": params.DTYPE, "quantization": quantization}

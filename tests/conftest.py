@@ -12,6 +12,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded
 if os.environ.get("ATEN_CPU_CAPABILITY") == "default":  # torch's attention packs bfloat16 for AMX all the same: fails
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "SSE41")
 
+for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):  # of the make that runs the tests; some run make
+    os.environ.pop(name, None)
+
 sys.modules["rfc3987_syntax"] = None  # which jsonschema builds a grammar with, as long as a tenth of all imports
 
 import pytest  # noqa: E402

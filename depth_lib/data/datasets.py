@@ -162,7 +162,7 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
     source: with a .txt file, whose lines are the prompts, any name is allowed.
     """
     if name not in params_files("datasets") and Path(source).suffix == ".txt":
-        return Dataset(DATASET=name)
+        return Dataset.model_validate({"DATASET": name})
     if Path(name).suffix in (".jsonl", ".parquet"):
         raise PromptError(f"{name}: name the dataset whose fields its rows have, as in DATASET gsm8k, SOURCE {name}")
     if problem := not_among(params_files("datasets"), "DATASET", name):

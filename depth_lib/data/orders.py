@@ -2,6 +2,7 @@
 
 import reprlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 Order = list[int]
 AT_MOST = 0.05  # nats per token that removing blocks may cost: a perplexity 5 % higher
@@ -89,6 +90,6 @@ def checked_order(order: Sequence[int], n_layers: int) -> Order:
     return numbers
 
 
-def listed(orders: object) -> object:
+def listed(orders: Any) -> Any:
     """Orders of a tensor or an array as lists, others as they are."""
     return orders.tolist() if hasattr(orders, "tolist") else orders

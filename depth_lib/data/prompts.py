@@ -70,7 +70,7 @@ def load_prompts(
             too_long += 1
             continue
         prompt = kind.prompt(where, row, part)
-        if n_positions and len(text_ids(llm.tokenizer, prompt)[0]) > n_positions:
+        if llm is not None and n_positions and len(text_ids(llm.tokenizer, prompt)[0]) > n_positions:
             left_out += 1
             continue
         prompts.append(prompt)

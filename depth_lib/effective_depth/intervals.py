@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from ..results.schemas import ArtifactError
-from .rules import Rule, as_array, ratio
+from .rules import Rule, as_array
 
 LEVEL, FEWEST = 0.95, 3
 UNPAIRED = "compared as independent: not known to be the same prompts"
@@ -140,7 +140,7 @@ def difference_interval(
         pairs = [(a, b) for a, b in pairs if a == b or _may_differ(gaps, (a, b), each)]
     last = n_layers[0] - 1, n_layers[1] - 1
     known = [
-        ratio(b, n_layers[1]) - ratio(a, n_layers[0])
+        (b + 1) / n_layers[1] - (a + 1) / n_layers[0]
         for a, b in pairs
         if a not in (-1, last[0]) and b not in (-1, last[1])
     ]

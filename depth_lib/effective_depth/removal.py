@@ -31,7 +31,7 @@ class Removable:
             return f"Which blocks can be removed is not known: {self.note}"
         ends = "" if np.isnan(self.loss.low) else f" [{self.loss.low:.3f}, {self.loss.high:.3f}]"
         cost = f"{self.loss.value:.3f}{ends} nats per token"
-        if not self.n:
+        if self.s is None:
             return f"No block can be removed for {self.at_most:g} nats per token: the cheapest removal costs {cost}"
         which = f"Block {self.s}" if self.n == 1 else f"Blocks {self.s} to {self.s + self.n - 1}"
         return f"{which} of {self.n_layers} can be removed, which costs {cost}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product, zip_longest
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -47,7 +48,7 @@ def plot(
     Cost: no forward pass.
     """
     panels, across, row = _panels_of(find_kind(kind), result, prompts)
-    axes = [*np.ravel(ax)]
+    axes: list[Any] = [*np.ravel(np.asarray(ax))]
     if not axes:
         return _drawn(panels, across, plt.figure(), row, title).axes[0]
     if len(axes) != len(panels):
@@ -117,7 +118,7 @@ def study_figure(kind: str | Kind, study: Study, datasets: Sequence[str], pair: 
     return _drawn(shown, columns, Figure(dpi=DPI), kind, ", ".join([kind.title, *about]))
 
 
-@plt.rc_context(STYLE)
+@plt.rc_context(STYLE)  # pyright: ignore[reportCallIssue] (it decorates, too)
 def summary_figure(depths: pd.DataFrame) -> Figure:
     """Every depth as a share of the model's: a row per model, a dot per dataset with its interval.
 
@@ -185,7 +186,8 @@ def question_of(result: Mapping) -> str:
 
 def _panels(kind: Kind, name: str, result: Mapping | None, published: int | None = None) -> list[Panel]:
     """The panels of one result: one of all its curves, or one for each of its maps."""
-    values = kind.values(result or {})
+    result = result or {}
+    values = kind.values(result)
     if kind.mark == "curves":
         draw = partial(draw_curves, kind=kind, results={name: result}, published=published)
         return [(name, draw)] * bool(values)

@@ -86,7 +86,8 @@ def _scores(result: Mapping) -> Values:
     """Level, score and the ends of its interval, a column each."""
     rows = depth_scores(result)
     return {
-        EFFECTS[effect]: own[["level", "score", "low", "high"]].to_numpy() for effect, own in rows.groupby("effect")
+        EFFECTS[str(effect)]: own[["level", "score", "low", "high"]].to_numpy()
+        for effect, own in rows.groupby("effect")
     }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +12,7 @@ from ..effective_depth.intervals import NoInterval, depth_interval
 from ..effective_depth.rules import RULES, Rule, as_array
 from .kinds import Kind
 
-STYLE = {
+STYLE: Any = {
     "font.size": 7,
     "axes.titlesize": 6.5,
     "figure.titlesize": 9,
@@ -60,7 +61,7 @@ def draw_curves(
     if not kind.log:
         ax.axhline(0, color="black", linewidth=0.5)
     ax.locator_params("x", integer=True)
-    ax.set_ylim(kind.limits)
+    ax.set_ylim(*kind.limits)
 
 
 def _mark_depth(ax: Axes, rule: Rule, result: Mapping, colour: str) -> None:
@@ -128,7 +129,7 @@ def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
     cell = [72 * side / ax.figure.dpi for side in (ax.bbox.width / columns, ax.bbox.height / rows)]  # points
     size = min(5, cell[0] / 5, cell[1])  # eight letters are five times as wide as they are high
     for (row, column, _), word in np.ndenumerate(words):
-        colour = "black" if ax.images[0].norm(values[row, column]) > 0.6 else "white"
+        colour = "black" if np.asarray(ax.images[0].norm(values[row, column])) > 0.6 else "white"
         ax.text(column, row, token_label(word), size=size, ha="center", va="center", color=colour, parse_math=False)
 
 

@@ -30,7 +30,7 @@ def check_fits(
     It does nothing without a config, or for a quantised checkpoint.
     """
     check_devices(device_map)
-    needed = _n_weights(source, revision) * QUANTIZATIONS.get(quantization, getattr(torch, dtype).itemsize)
+    needed = _n_weights(source, revision) * (QUANTIZATIONS.get(quantization or "") or getattr(torch, dtype).itemsize)
     # decided together, or one rank would stop alone
     needed, free = from_rank_0((needed, _free_bytes(device_map, n_ranks)), n_ranks > 1)
     if needed > free:

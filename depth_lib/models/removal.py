@@ -91,14 +91,14 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     problem = _cannot_be_saved(changed)
     if problem and not hasattr(changed.config.get_text_config(), "layer_passes"):
         warnings.warn(f"{problem}: it cannot be saved.", stacklevel=2)
-    changed.save_pretrained = partial(save_whole, changed, problem)
+    vars(changed)["save_pretrained"] = partial(save_whole, changed, problem)
     return in_memory(changed, llm.tokenizer)
 
 
 def in_order(module: PreTrainedModel, blocks_path: str, order: Sequence[int]) -> PreTrainedModel:
     """A copy of a model with its blocks in this order, on the same weights."""
     changed = on_same_weights(module)
-    blocks = changed.get_submodule(blocks_path)
+    blocks: Any = changed.get_submodule(blocks_path)
     n_blocks, copies = len(blocks), at_places(blocks, order)
     del blocks[:]
     blocks.extend(copies)

@@ -64,7 +64,8 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
         if len(found.tail) < 2:
             raise ValueError("this model has no final norm to apply between passes; use norm_between=False.")
         norm = nn.ModuleList([unrolled.get_submodule(found.tail[0])])
-        for block in [*unrolled.get_submodule(found.blocks)][n_blocks - 1 : -1 : n_blocks]:
+        blocks: Any = unrolled.get_submodule(found.blocks)
+        for block in [*blocks][n_blocks - 1 : -1 : n_blocks]:
             (block.norm_between,) = at_places(norm, [0])
             block.__class__ = type(type(block).__name__, (_LastOfPass, type(block)), {})
     text_config = unrolled.config.get_text_config()
@@ -72,7 +73,7 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     for config in (unrolled.config, text_config, getattr(unrolled, "generation_config", None)):
         if config is not None:
             config.use_cache = False
-    unrolled.save_pretrained = partial(save_whole, unrolled, "its passes share their weights")
+    vars(unrolled)["save_pretrained"] = partial(save_whole, unrolled, "its passes share their weights")
     return unrolled
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from pandas.io.formats.style import Styler
 
 from ..effective_depth.difficulty import depth_scores
 from ..effective_depth.intervals import Estimate
@@ -16,7 +16,7 @@ from ..results.study import Study
 MISSING = "–"
 
 
-def depth_table(depths: pd.DataFrame, wide: bool = False) -> Styler:
+def depth_table(depths: pd.DataFrame, wide: bool = False) -> Any:
     """17 (0.64) [16, 18]: the depth, its ratio and its interval. The darker, the deeper.
 
     A row per model and dataset, a column per rule; wide: a row per model, as in the papers.
@@ -33,8 +33,15 @@ def depth_table(depths: pd.DataFrame, wide: bool = False) -> Styler:
     )
     if wide:
         text, ratios = text.unstack(sort=False), ratios.unstack(sort=False)
-    text = text.fillna(MISSING).rename_axis(columns=[None, None] if wide else None)
-    return text.style.background_gradient("Blues", axis=None, gmap=ratios.fillna(0).to_numpy(), vmin=0, vmax=1.6)
+    text = text.fillna(MISSING)
+    text.columns.names = [None] * text.columns.nlevels
+    return text.style.background_gradient(
+        "Blues",
+        axis=None,
+        gmap=ratios.fillna(0).to_numpy(),  # pyright: ignore[reportArgumentType] (an array is right)
+        vmin=0,
+        vmax=1.6,
+    )
 
 
 def _cell(row, wide: bool = False) -> str:
@@ -44,6 +51,11 @@ def _cell(row, wide: bool = False) -> str:
     interval = "" if ends == ["open", "open"] else f" [{', '.join(ends)}]"
     published = "" if wide or pd.isna(row.published) else f", published {row.published}"
     return f"{row.ed} ({row.ratio:.2f}){interval}{published}"
+
+
+def rows_of(frame: pd.DataFrame) -> list[Any]:
+    """The rows, with columns as attributes."""
+    return [*frame.itertuples()]
 
 
 def write_tables(depths: pd.DataFrame, folder: str | Path) -> list[Path]:
@@ -68,7 +80,7 @@ def over_models_table(depths: pd.DataFrame) -> pd.DataFrame:
     frame = over_models(depths)
     change = [
         f"{row.estimate:+.2f}" + ("" if pd.isna(row.low) else f" [{row.low:+.2f}, {row.high:+.2f}]")
-        for row in frame.itertuples()
+        for row in rows_of(frame)
     ]
     return frame.assign(change=change)[["question", "rule", "before", "after", "change", "models"]]
 
@@ -90,12 +102,12 @@ def depth_lines(study: Study) -> list[str]:
     """The effective depths of a study for a terminal: a line for each depth, and for each slope over difficulty."""
     lines = [
         f"{row.model} @ {row.dataset}, {' '.join(filter(None, [row.rule, row.variant]))}: {_cell(row)}"
-        for row in depths_of(study).itertuples()
+        for row in rows_of(depths_of(study))
     ]
     return lines + [line for run, result in study.of("depth_by_difficulty").items() for line in _slopes(run, result)]
 
 
 def _slopes(run: tuple[str, str], result: Mapping) -> Iterator[str]:
-    for row in depth_scores(result).drop_duplicates("effect").itertuples():
+    for row in rows_of(depth_scores(result).drop_duplicates("effect")):
         slope = Estimate(row.slope, row.slope_low, row.slope_high)
         yield f"{run[1]} @ {run[0]}, depth score by effect on {row.effect}: {slope} layers per level"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ..data.prompts import ANSWER, QUESTION
 from ..params import FIVE_PROBES
@@ -220,13 +221,13 @@ def label_of(changed: Mapping[str, object]) -> str:
     return ",".join(f"{name}={_short(value)}" for name, value in sorted(changed.items()))
 
 
-def _short(value: object) -> str:
+def _short(value: Any) -> str:
     """A value for a file's name; of a file, an array or a long value a hash of the content."""
+    if hasattr(value, "tolist"):  # an array or a tensor, of which the text is an excerpt
+        return _hashed(f"{str(value.dtype).removeprefix('torch.')} {value.tolist()}".encode())
     text = repr(value) if isinstance(value, list | tuple | dict) else str(value)
     if Path(text).is_file():
         return f"{Path(text).stem}-{_hashed(Path(text).read_bytes())}"
-    if hasattr(value, "tolist"):  # an array or a tensor, of which the text is an excerpt
-        return _hashed(f"{str(value.dtype).removeprefix('torch.')} {value.tolist()}".encode())
     return text if re.fullmatch(r"[\w.+-]{1,40}", text) else _hashed(text.encode())
 
 

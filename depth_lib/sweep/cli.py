@@ -10,7 +10,6 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +146,15 @@ def _takes(*options: str) -> Callable:
     def added(do: Callable) -> Callable:
         def called(**typed: Any) -> int:
             given = {name: typed[name] for name in options if typed[name] not in ("", None, ())}
-            several = {name: [*chain(*map(words, texts))] for name, texts in given.items() if isinstance(texts, tuple)}
+            several = {
+                name: [word for text in texts for word in words(text)]
+                for name, texts in given.items()
+                if isinstance(texts, tuple)
+            }
             return do(Options(**checked(given | several, Options)), *(typed[name] for name in arguments))
 
         arguments = [*inspect.signature(do).parameters][1:]
-        made = [click.Argument([name]) for name in arguments]
+        made: list[click.Parameter] = [click.Argument([name]) for name in arguments]
         made += [
             click.Option(
                 [option(name), name],
@@ -321,7 +324,14 @@ def _command(asked: Options, one: Run) -> str:
     """The command of a single run, from any folder."""
     given = {name: getattr(one.params, name) for name in asked.given("PROBES", "OUT")}
     model = one.params.MODEL if find_model(one.params.MODEL) else one.params.MODEL_ID
-    return command("run", model, one.params.DATASET, **given, PROBES=one.params.PROBES, OUT=str(one.out.absolute()))
+    return command(
+        "run",
+        model or one.params.MODEL,
+        one.params.DATASET,
+        **given,
+        PROBES=one.params.PROBES,
+        OUT=str(one.out.absolute()),
+    )
 
 
 def main(typed: Sequence[str] | None = None) -> int:

@@ -105,11 +105,12 @@ class Notebook:
     def ended(self) -> bool:
         """Print how it ended; whether it is finished."""
         passed = "{:02.0f}:{:02.0f}".format(*divmod(round(time.time() - self.start), 60))
-        if self.child.returncode == 0 and not self.lacking():
+        status = self.child.returncode if self.child else None
+        if status == 0 and not self.lacking():
             self.partial.replace(self.path)
             say(f"{self.title}: done in {passed}")
             return True
-        why = why_failed(self.partial) if self.child.returncode else f"it ended without {', '.join(self.lacking())}"
+        why = why_failed(self.partial) if status else f"it ended without {', '.join(self.lacking())}"
         say(f"{self.title}: FAILED after {passed}: {why}; see {self.log}")
         return False
 

@@ -27,7 +27,7 @@ def residual_erasure(model, input_ids, span, baseline_prompts, layers=None):
     u = torch.cat([block_states(model, ids)[0] for ids in baseline_prompts], dim=1).mean(dim=1)
     h, logits = block_states(model, input_ids)
     predicting = slice(span[0] - 1, span[1] - 1)
-    y = softmax(logits, -1)[predicting]
+    y = softmax(logits.double(), -1)[predicting]
     effect = torch.zeros(h.shape[:2]).to(h)
     for layer in range(h.shape[0]) if layers is None else layers:
         y_bar = _erased(model, input_ids, layer, h[layer], u[layer], [[t] for t in range(h.shape[1])])
@@ -43,7 +43,7 @@ def _erased(model, input_ids, layer, h_l, u_l, tokens):
         row[erased] = u_l
     ids = torch.as_tensor(input_ids).repeat(len(tokens), 1)
     with hooks(replacing(model, layer, rows)):
-        return softmax(model(input_ids=ids, use_cache=False).logits, -1)
+        return softmax(model(input_ids=ids, use_cache=False).logits.double(), -1)
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def future_erasure(model, input_ids, baseline_prompts):
     1..t−1, becomes the mean."""
     u = torch.cat([block_states(model, ids)[0] for ids in baseline_prompts], dim=1).mean(dim=1)
     h, logits = block_states(model, input_ids)
-    y = softmax(logits, -1)
+    y = softmax(logits.double(), -1)
     alone, together = torch.zeros(h.shape[:2]).to(h), torch.zeros(h.shape[:2]).to(h)
     T = h.shape[1]
     for layer in range(h.shape[0]):

@@ -79,7 +79,7 @@ def test_a_model_read_block_by_block_keeps_its_nan_on_a_server(llm, here, loopba
 
 
 def test_local_effects_of_blocks_that_read_more_than_the_residual_are_refused(loopback):
-    with pytest.raises(ValueError, match="need blocks that read only the residual"):
+    with pytest.raises(ValueError, match="blocks read more of earlier blocks than the residual stream"):
         dl.local_effects(loopback.model("loopback/shared"), TEXTS, remote=loopback.host)
 
 
