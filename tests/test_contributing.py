@@ -51,7 +51,7 @@ def measure_stream_length(llm, arch, prompts):
     return {"length_sums": torch.stack(sums), "n_tokens": torch.tensor([float(len(ids)) for ids in prompts])}
 '''
 SCHEMA = """
-    "stream_length": Schema("stream_length.pt", "L: length"),
+    "stream_length": Schema("stream_length", "L: length"),
 """
 KIND = """    "stream_length": Kind(
         "stream_length", {"length": ""}, "Length of the stream", "What enters each block, mean norm.", "Norm"

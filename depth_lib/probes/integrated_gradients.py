@@ -52,7 +52,7 @@ def integrated_gradients(
     budget: int | None = None,
     at: str = "block",
     method: str | None = None,
-    max_nodes: int = 256,
+    max_nodes: int = 257,
     steps: int = 16,
 ) -> Result:
     """How much each token's residual stream after each block contributes to the answer's probability.
@@ -135,7 +135,7 @@ def _check_gradients(result, tolerance, method):
 
 
 def measure_integrated_gradients(
-    llm, arch, ids, answer, layers, at, steps, tolerance, budget, max_nodes=256, method="gradients", tick=None
+    llm, arch, ids, answer, layers, at, steps, tolerance, budget, max_nodes=257, method="gradients", tick=None
 ):
     """Integrated gradients of the answer's probability at the output of each block, or at a_l or m_l.
 

@@ -41,8 +41,9 @@ def converged(sample, tolerance, eps, most):
         largest = integral.abs().max().item() or 1e-30
         rounding = 5 * eps * f.max().item() / largest if integral.any() else 0.0
         D = (integral - coarse).abs().max().item() / largest
-        error = max(6 * missed / largest, D * min(1.0, D) ** 0.5)
-        if not error > max(tolerance, rounding) or 2 * n + 1 > most:  # NaN ends it too
+        off = max(missed / largest, D * min(1.0, D) ** 0.5)
+        error = max(6 * missed / largest, off)
+        if not (error > tolerance and off > rounding) or 2 * n + 1 > most:  # NaN ends it too
             f = f[0].item(), f[-1].item()
             return {"integral": integral.float(), "n_nodes": n + 1, "f": f, "error": error + rounding}
         n, coarse_weights, (points, weights) = 2 * n, weights, clenshaw_curtis(2 * n)
