@@ -23,16 +23,11 @@ __version__ = "0.1.0"
 
 # Public names and the module of each, imported when the name is first used (PEP 562): torch and nnsight take seconds.
 _HOMES = {
-    "ArchitectureError": "models.errors",
     "DepthCallback": "training",
     "DepthLog": "training",
     "ArtifactError": "results.schemas",
-    "MissingArtifact": "results.schemas",
     "ModelError": "models.errors",
-    "LensError": "lenses.files",
-    "NotReady": "remote.errors",
     "ParamsError": "params",
-    "PromptError": "data.rows",
     "RemoteError": "remote.errors",
     "Run": "run",
     "compare": "comparison",
@@ -59,9 +54,7 @@ _HOMES = {
     "prune": "pruning",
     "ratio": "effective_depth.rules",
     "reorder_blocks": "models.removal",
-    "removals": "data.orders",
-    "repeats": "data.orders",
-    "reversals": "data.orders",
+    "orders": "data.orders",
     "accuracy": "effective_depth.accuracy",
     "accuracy_change": "effective_depth.accuracy",
     "removable": "effective_depth.removal",
@@ -69,7 +62,6 @@ _HOMES = {
     "save_artifact": "results.artifacts",
     "save_model": "models.removal",
     "stretch": "maps",
-    "swaps": "data.orders",
     "unroll": "models.unroll",
 }
 _HOMES |= {path.stem: f"probes.{path.stem}" for path in (Path(__file__).parent / "probes").glob("[!_]*.py")}

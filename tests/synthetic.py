@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from depth_lib.data.orders import removals, repeats, swaps
+from depth_lib.data.orders import orders as orders_of
 from depth_lib.effective_depth.tables import published_depths
 from depth_lib.params import FIVE_PROBES
 from depth_lib.results.artifacts import save_artifact
@@ -54,7 +54,7 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
     if probe == "block_removal":
         result["removal_sizes"] = torch.arange(1.0, 4)
     if probe == "block_orders":
-        orders = [*repeats(n_layers), *swaps(n_layers), *removals(n_layers)]
+        orders = [order for kind in ("repeats", "swaps", "removals") for order in orders_of(kind, n_layers)]
         longest = max(map(len, orders))
         result["orders"] = torch.tensor([[*order, *[-1.0] * (longest - len(order))] for order in orders])
         result["n_layers"] = torch.tensor([n_layers])

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import depth_lib as dl
 from depth_lib.embedded import toy_path
+from depth_lib.results.schemas import MissingArtifact
 from depth_lib.run import Run
 from tests.synthetic import result_of, save, write_run
 
@@ -103,7 +104,7 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
         dl.compare({"a": lens, "b": effects})
     with pytest.raises(ValueError, match="b is no result of a probe; its keys are x"):
         dl.compare({"a": lens, "b": {"x": 1}})
-    with pytest.raises(dl.MissingArtifact, match="b: there is no folder .*; give that of a run"):
+    with pytest.raises(MissingArtifact, match="b: there is no folder .*; give that of a run"):
         dl.compare({"a": lens, "b": tmp_path / "none"})
     for model in ("one", "two"):
         save(tmp_path, model, "logit_lens", result=lens)

@@ -9,6 +9,7 @@ from depth_lib.effective_depth.tables import published_depths
 from depth_lib.figures import KINDS
 from depth_lib.figures.marks import PUBLISHED
 from depth_lib.papers import FIGURES, HU
+from depth_lib.results.schemas import MissingArtifact
 from tests.synthetic import result_of, save
 
 
@@ -98,5 +99,5 @@ def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
     with pytest.raises(ValueError, match="needs a relative_contribution result with att_cos"):
         dl.paper("2b", result_of("logit_lens", 8))
     save(tmp_path, "toy-8l", "logit_lens")
-    with pytest.raises(dl.MissingArtifact, match="has no relative_contribution on gsm8k; run: .*sweep"):
+    with pytest.raises(MissingArtifact, match="has no relative_contribution on gsm8k; run: .*sweep"):
         dl.paper("2b", tmp_path)

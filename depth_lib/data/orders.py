@@ -4,6 +4,8 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..params import not_among
+
 Order = list[int]
 AT_MOST = 0.05  # nats per token that removing blocks may cost: a perplexity 5 % higher
 
@@ -26,57 +28,40 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
     return sorted({*ns})
 
 
-def _stretches(n_layers, sizes):
-    """(s, s + n) for every s and every n of the sizes."""
-    return [(s, s + n) for s in range(n_layers) for n in sizes_of(sizes, n_layers) if s + n <= n_layers]
+def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
+    """The orders of one kind, for `block_orders`.
 
-
-def removals(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
-    """Without n consecutive blocks: 0..s − 1, s + n..L − 1, for every s and every n of `sizes`.
-
-    >>> dl.removals(4, [2])
+    >>> dl.orders("removals", 4, [2])
     [[2, 3], [0, 3], [0, 1]]
-
-    Cost: none.
-    """
-    return [[*range(s), *range(end, n_layers)] for s, end in _stretches(n_layers, sizes)]
-
-
-def repeats(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
-    """n consecutive blocks twice: 0..j − 1, then i..L − 1, for every i and j with j − i in `sizes`.
-
-    >>> dl.repeats(3, [2])
+    >>> dl.orders("repeats", 3, [2])
     [[0, 1, 0, 1, 2], [0, 1, 2, 1, 2]]
-
-    Cost: none.
-    """
-    return [[*range(j), *range(i, n_layers)] for i, j in _stretches(n_layers, sizes)]
-
-
-def reversals(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
-    """n ≥ 2 consecutive blocks from the last to the first, for every start and every n of `sizes`.
-
-    >>> dl.reversals(4, [3])
-    [[2, 1, 0, 3], [0, 3, 2, 1]]
-
-    Cost: none.
-    """
-    some = [(s, end) for s, end in _stretches(n_layers, sizes) if end - s > 1]
-    return [[*range(s), *range(s, end)[::-1], *range(end, n_layers)] for s, end in some]
-
-
-def swaps(n_layers: int) -> list[Order]:
-    """Two neighbours exchanged, l and l + 1, for every l in 0..L − 2.
-
-    >>> dl.swaps(3)
+    >>> dl.orders("swaps", 3)
     [[1, 0, 2], [0, 2, 1]]
 
+    - kind: "removals" (without a stretch of n blocks), "repeats" (a stretch twice), "reversals" (a stretch of two or
+      more from the last block to the first) or "swaps" (two neighbours exchanged)
+    - n_layers: L
+    - sizes: the numbers n of blocks in a stretch: a list, "doubling" (1, 2, 4 … up to half of them) or "all"; of no
+      effect on swaps
+
+    Returns a list of orders: one for every start and every n.
+
+    Raises ValueError for an unknown kind, and for sizes outside 1..L − 1.
     Cost: none.
     """
-    return [[*range(l), l + 1, l, *range(l + 2, n_layers)] for l in range(n_layers - 1)]
+    if problem := not_among(KINDS, "kind", kind):
+        raise ValueError(problem)
+    if kind == "swaps":
+        return [[*range(l), l + 1, l, *range(l + 2, n_layers)] for l in range(n_layers - 1)]
+    stretches = [(s, s + n) for s in range(n_layers) for n in sizes_of(sizes, n_layers) if s + n <= n_layers]
+    if kind == "reversals":
+        return [[*range(s), *range(s, e)[::-1], *range(e, n_layers)] for s, e in stretches if e - s > 1]
+    if kind == "repeats":
+        return [[*range(e), *range(s, n_layers)] for s, e in stretches]
+    return [[*range(s), *range(e, n_layers)] for s, e in stretches]
 
 
-NAMED = {"removals": removals, "repeats": repeats, "reversals": reversals, "swaps": swaps}
+KINDS = ("repeats", "swaps", "reversals", "removals")
 
 
 def checked_order(order: Sequence[int], n_layers: int) -> Order:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..data.orders import repeats, reversals
+from ..data.orders import orders as orders_of
 from ..effective_depth.difficulty import EFFECTS, by_level, depth_scores, importance
 from ..effective_depth.rules import as_array
 from ..params import not_among
@@ -117,14 +117,14 @@ def _said(result: Mapping) -> Values:
     return {"": as_array(result["answer_kl"])} if "top_tokens" in result else {}
 
 
-def _orders(make: Callable, sizes: Mapping[int, str]) -> Callable[[Mapping], Values]:
+def _orders(kind: str, sizes: Mapping[int, str]) -> Callable[[Mapping], Values]:
     """The loss of each stretch of these sizes, by its first block."""
 
     def read(result):
         n_layers = int(as_array(result["n_layers"])[0])
         rows = as_array(result["orders"]).astype(int)
         losses = {tuple(row[row >= 0]): loss for row, loss in zip(rows, as_array(result["order_loss"]), strict=True)}
-        tried = {label: make(n_layers, [n]) for n, label in sizes.items() if n < n_layers}
+        tried = {label: orders_of(kind, n_layers, [n]) for n, label in sizes.items() if n < n_layers}
         curves = {label: [losses.get(tuple(order)) for order in orders] for label, orders in tried.items()}
         return {label: np.array(curve, float) for label, curve in curves.items() if None not in curve}
 
@@ -384,7 +384,7 @@ KINDS: dict[str, Kind] = {
     },
     "repeats": Kind(
         "block_orders",
-        _orders(repeats, {n: f"n = {n}" for n in range(1, 9)}),
+        _orders("repeats", {n: f"n = {n}" for n in range(1, 9)}),
         "Cost of running consecutive blocks twice",
         "Rise in the loss (nats per token) when n blocks run twice in a row; below zero the model gets better.",
         "Loss increase (nats)",
@@ -392,7 +392,7 @@ KINDS: dict[str, Kind] = {
     ),
     "swaps": Kind(
         "block_orders",
-        _orders(reversals, {2: ""}),
+        _orders("reversals", {2: ""}),
         "Cost of swapping neighbouring blocks",
         "Rise in the loss (nats per token).",
         "Loss increase (nats)",

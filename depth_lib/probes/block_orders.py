@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import torch
 from nnsight import TransformersModel
 
-from ..data.orders import NAMED, checked_order, listed
+from ..data.orders import KINDS, checked_order, listed
+from ..data.orders import orders as orders_of
 from ..data.tokens import tokenize
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
@@ -81,10 +82,10 @@ def _orders(orders, n_layers):
     """The orders as lists of block numbers."""
     orders = listed(orders)
     names = orders.split() if isinstance(orders, str) else []
-    if not orders or not {*names} <= NAMED.keys():
-        raise ValueError(f"orders={orders!r}; give lists of block numbers, or some of {', '.join(NAMED)}.")
+    if not orders or not {*names} <= {*KINDS}:
+        raise ValueError(f"orders={orders!r}; give lists of block numbers, or some of {', '.join(KINDS)}.")
     if names:
-        found = [order for name in names for order in NAMED[name](n_layers)]
+        found = [order for name in names for order in orders_of(name, n_layers)]
         if not found:
             raise ValueError(f"a model of {n_layers} blocks has no {' or '.join(names)} of the default sizes.")
         return found

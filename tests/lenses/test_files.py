@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.lenses.files import unembedding_hash
+from depth_lib.lenses.files import LensError, unembedding_hash
 from tests.families import D, L
 from tests.probes.comparing import SIXTY, load
 
@@ -90,7 +90,7 @@ def test_bad_files_are_refused_in_one_line(what, tmp_path):
         path.write_text(value)
     elif value is not None:
         torch.save(value, path)
-    with pytest.raises(dl.LensError, match=f"^{re.escape(str(path))} ?{re.escape(says)}") as caught:
+    with pytest.raises(LensError, match=f"^{re.escape(str(path))} ?{re.escape(says)}") as caught:
         dl.load_lens(path)
     assert "\n" not in str(caught.value)
 
@@ -100,7 +100,7 @@ def test_of_a_tuned_lens_translators_number_inputs_and_are_added_to_them_and_non
     for l in range(L):
         assert torch.equal(lens["A"][l], torch.eye(D) + l + 1)
         assert torch.equal(lens["b"][l], torch.full((D,), -float(l)))
-    with pytest.raises(dl.LensError, match=f"is not a lens for all layers: it has no '{L}.weight'"):
+    with pytest.raises(LensError, match=f"is not a lens for all layers: it has no '{L}.weight'"):
         dl.load_lens(tuned(tmp_path, num_hidden_layers=L + 1))
 
 
@@ -109,7 +109,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path):
         def __reduce__(self):
             return print, ("ran",)
 
-    with pytest.raises(dl.LensError, match="is not a lens for all layers"):
+    with pytest.raises(LensError, match="is not a lens for all layers"):
         dl.load_lens(saved(tmp_path, {"J": Runs()}))
 
 
@@ -130,7 +130,7 @@ def test_a_lens_of_another_model_is_refused_in_one_line(change, says, llama):
         lambda: dl.logit_lens(llama[0], ["8"], lens=lens),
         lambda: dl.answer_lens(llama[0], "5 + 7 = ", "12", lens),
     ):
-        with pytest.raises(dl.LensError, match=says) as caught:
+        with pytest.raises(LensError, match=says) as caught:
             call()
         assert "\n" not in str(caught.value)
 
@@ -144,7 +144,7 @@ def test_a_lens_is_asked_of_the_hub_by_repository_and_path(monkeypatch, tmp_path
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     dl.load_lens("neuronpedia/jacobian-lens/gpt2-small/jlens/x.pt", revision="abc")
-    with pytest.raises((dl.LensError, ValueError)):
+    with pytest.raises((LensError, ValueError)):
         dl.load_lens("spaces/AlignmentResearch/tuned-lens/lens/gpt2")
     assert asked == [
         ("neuronpedia/jacobian-lens", "gpt2-small/jlens/x.pt", {"repo_type": None, "revision": "abc"}),

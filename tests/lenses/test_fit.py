@@ -6,6 +6,7 @@ import torch
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
 from depth_lib.lenses import fit as module
+from depth_lib.lenses.files import LensError
 from depth_lib.lenses.jacobian import measure_jacobian
 from depth_lib.models.families import describe
 from depth_lib.session import run
@@ -105,6 +106,6 @@ def test_an_interrupted_fit_goes_on_at_the_next_text(kind, llama, tmp_path, monk
 
 def test_numbers_that_are_not_finite_are_no_lens(llama, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "run", lambda *args, **named: {"A": torch.full((4, 48, 48), torch.nan)})
-    with pytest.raises(dl.LensError, match="not finite.*float32"):
+    with pytest.raises(LensError, match="not finite.*float32"):
         dl.fit_lens(llama[0], TEXTS[:1], path=tmp_path / "lens.pt")
     assert not (tmp_path / "lens.pt").exists()

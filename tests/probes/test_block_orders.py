@@ -35,7 +35,7 @@ def test_every_order_equals_a_model_rebuilt_in_that_order(pair):
 
 @pytest.mark.slow
 def test_every_named_order_equals_a_model_rebuilt_in_that_order(pair):
-    named = [*dl.removals(4, "all"), *dl.repeats(4, "all"), *dl.swaps(4), *dl.reversals(4, "all")]
+    named = [order for kind in ("removals", "repeats", "swaps", "reversals") for order in dl.orders(kind, 4, "all")]
     check_orders(*pair, [*named, *random_orders(20)])
 
 
@@ -81,7 +81,11 @@ def check_reordered(llm, order, folder):
 
 
 def test_named_sets_are_what_they_say():
-    assert dl.repeats(3, [1]) == [[0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2]]
-    assert dl.removals(3, [2, 1]) == [[1, 2], [2], [0, 2], [0], [0, 1]]
-    assert dl.swaps(3) == [[1, 0, 2], [0, 2, 1]] and dl.swaps(2) == [[1, 0]] and dl.swaps(1) == []
-    assert dl.reversals(4, [3]) == [[2, 1, 0, 3], [0, 3, 2, 1]]
+    assert dl.orders("repeats", 3, [1]) == [[0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2]]
+    assert dl.orders("removals", 3, [2, 1]) == [[1, 2], [2], [0, 2], [0], [0, 1]]
+    assert (
+        dl.orders("swaps", 3) == [[1, 0, 2], [0, 2, 1]]
+        and dl.orders("swaps", 2) == [[1, 0]]
+        and dl.orders("swaps", 1) == []
+    )
+    assert dl.orders("reversals", 4, [3]) == [[2, 1, 0, 3], [0, 3, 2, 1]]

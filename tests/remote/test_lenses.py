@@ -5,6 +5,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.lenses import files
+from depth_lib.lenses.files import LensError
 from depth_lib.models.families import describe
 from tests.calls import SUM, TEXTS
 from tests.remote.conditions import differences
@@ -33,9 +34,7 @@ def test_a_lens_travels_and_gives_the_local_numbers(llm, loopback):
 
 def test_a_lens_that_is_too_large_to_send_is_refused_in_one_line(llm, loopback, monkeypatch):
     monkeypatch.setattr(files, "LARGEST_REQUEST", 1000)
-    with pytest.raises(
-        dl.LensError, match="^the lens has 0 MiB, which travel with each job, and a server takes 0"
-    ) as e:
+    with pytest.raises(LensError, match="^the lens has 0 MiB, which travel with each job, and a server takes 0") as e:
         dl.logit_lens(llm, TEXTS, lens=some_lens(llm), remote=loopback.host)
     assert "\n" not in str(e.value)
 
@@ -43,5 +42,5 @@ def test_a_lens_that_is_too_large_to_send_is_refused_in_one_line(llm, loopback, 
 @pytest.mark.slow
 def test_a_jacobian_lens_is_refused_in_the_sandbox_and_names_the_published_ones(llm, loopback):
     with loopback.faults(sandbox=True, dtype="float32"):
-        with pytest.raises(dl.LensError, match="^the server's sandbox returns no gradients; read a published lens"):
+        with pytest.raises(LensError, match="^the server's sandbox returns no gradients; read a published lens"):
             dl.fit_lens(llm, TEXTS[:1], remote=loopback.host)
