@@ -29,7 +29,7 @@ MAY_SKIP = {
     "needs root, slurm-wlm and munge": "a cluster's daemons; the job array's four lines are on docs/sweeps.md",
     "DEPTH_LIB_SMALL": "a file of half a gigabyte that the user brings",
     "no LaTeX here": "gigabytes; the table's TeX is compared as text",
-    "there is no Chromium": "no package of a registry has a browser",
+    "there is no Chromium": "a browser is a package of the system, which .ci/run does not install",
     "the bridge": "TransformerLens does not give this checkpoint's own logits, so it cannot judge ours",
 }
 
