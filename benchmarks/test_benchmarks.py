@@ -106,5 +106,5 @@ def test_layers_are_spread_over_all():
 
 
 def test_the_costs_on_a_server_in_the_docs_are_what_the_command_computes():
-    docs = (Path(ndif_cost.__file__).parents[1] / "docs" / "remote.md").read_text(encoding="utf-8")
+    docs = (Path(ndif_cost.__file__).parents[1] / "docs" / "ndif.md").read_text(encoding="utf-8")
     assert "\n".join(ndif_cost.lines()) in docs
