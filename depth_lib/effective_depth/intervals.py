@@ -8,6 +8,7 @@ level: all layers that the rule may find in curves within the band. How often it
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -43,7 +44,10 @@ def standard_error(without_each: np.ndarray) -> np.ndarray:
 
 def half_width(without_each: np.ndarray, level: float = LEVEL) -> np.ndarray:
     """Half of the interval: Student's quantile times the standard error."""
-    return student.ppf((1 + level) / 2, len(without_each) - 1) * standard_error(without_each)
+    return _quantile((1 + level) / 2, len(without_each) - 1) * standard_error(without_each)
+
+
+_quantile = cache(student.ppf)  # slow, and asked for each pair of depths
 
 
 class Gaps(NamedTuple):
@@ -126,18 +130,17 @@ def difference_interval(
 ) -> tuple[float | None, float | None]:
     """The ends of the difference of two ratios, second − first; None for an end that the prompts do not limit.
 
-    The interval holds every pair of depths (a, b) that no test rules out; together the tests keep the level. Different
-    prompts have two tests: that a is the first depth, and that b is the second. The same prompts have a third: that the
-    gaps differ where they have to. There the same prompt is left out of both, so that noise that both share cancels.
-    NoInterval as `depth_interval`.
+    The interval holds every pair of depths (a, b) with a in the first interval and b in the second. Half widths add
+    there, and the error of a difference is at most the sum of both errors, so the level needs no correction.
+    The same prompts have a test more: that the gaps differ where they have to. There the same prompt is left out of
+    both, so that noise that both share cancels. NoInterval as `depth_interval`.
     """
     results, paired = (first, second), same_prompts(first, second)
-    each = level ** (1 / (3 if paired else 2))
     gaps = [gaps_of(result, rule) for result in results]
     n_layers = [len(of_one.value) for of_one in gaps]
-    pairs = [*product(*(_layers(result, rule, of_one, each) for result, of_one in zip(results, gaps, strict=True)))]
+    pairs = [*product(*(_layers(result, rule, of_one, level) for result, of_one in zip(results, gaps, strict=True)))]
     if paired and not rule.last_turn and n_layers[0] == n_layers[1]:
-        pairs = [(a, b) for a, b in pairs if a == b or _may_differ(gaps, (a, b), each)]
+        pairs = [(a, b) for a, b in pairs if a == b or _may_differ(gaps, (a, b), level)]
     last = n_layers[0] - 1, n_layers[1] - 1
     known = [
         (b + 1) / n_layers[1] - (a + 1) / n_layers[0]
