@@ -71,6 +71,7 @@ class Params(BaseModel):
         "none", description="weights in 8bit or 4bit (bitsandbytes), or none"
     )
     DEVICE_MAP: str | None = Field(None, description='"auto" spreads the blocks over all GPUs; "cuda:0" names one')
+    PASSES: int = Field(1, ge=1, description="how often the model's blocks run, each pass as layers of its own")
     LENS: str | None = Field(None, description="file of a lens, by which the logit lens is read too")
     CONTROL: bool = Field(False, description="measure the same architecture with random weights too")
     REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], BeforeValidator(_no_number)] = Field(
@@ -192,8 +193,8 @@ class ModelFacts(NamedTuple):
 
 @cache
 def facts_of(model: str) -> ModelFacts:
-    """TRAINING and BILLIONS in the params file of this name."""
-    values = find_model(model) or {}
+    """TRAINING and BILLIONS in the params file of this name, also of its unrolled model: toy-4l-x3."""
+    values = find_model(re.sub(r"-x\d+$", "", model)) or {}
     training = values.get("TRAINING")
     return ModelFacts(training if training in TRAINING else "unknown", values.get("BILLIONS"))
 

@@ -148,13 +148,16 @@ class Run:
         if is_file and find_dataset(self.dataset):
             raise ParamsError(f"results of {self.source} would be filed as the dataset {self.dataset}; rename the file")
         self.dataset += "-question" * (params.PART == "question") + "-chat" * params.CHAT
-        for name in (self.dataset, params.MODEL):
+        self.model = params.MODEL + f"-x{params.PASSES}" * (params.PASSES > 1)
+        for name in (self.dataset, self.model):
             if not can_be_folder(name):
                 raise ParamsError(f"{name!r} cannot be the name of a folder in {self.out}; give a short name")
         if params.CONTROL and self.on_server:
             raise ParamsError("CONTROL draws random weights here, and REMOTE runs on a server; give one of the two")
-        self.folder = self.out / self.dataset / params.MODEL
-        self.name = f"{self.dataset} × {params.MODEL}"
+        if params.PASSES > 1 and self.on_server:
+            raise ParamsError("PASSES unrolls the model here, and REMOTE runs on a server; give one of the two")
+        self.folder = self.out / self.dataset / self.model
+        self.name = f"{self.dataset} × {self.model}"
         self.pair = find_pair(params.PAIR, params.QUESTION, params.ANSWER, params.SEED)
 
     # ---- what is asked, and whether it is there
@@ -201,6 +204,8 @@ class Run:
         read = {ARTIFACTS[probe].reads for probe in probes} - {""}
         if params.CHAT:
             texts["chat"] = True
+        if params.PASSES > 1:
+            how["passes"] = params.PASSES
         if self.responses is not None and "prompts" in read:
             read.add("responses")
         return (
@@ -230,7 +235,7 @@ class Run:
         """Hold the run's lock, which is beside its folder. ParamsError if OUT cannot be written."""
         with _writing(self.folder):
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            lock = hold(self.folder.parent / f".{self.params.MODEL}.lock")
+            lock = hold(self.folder.parent / f".{self.model}.lock")
             lock.__enter__()
         try:
             yield
@@ -240,12 +245,12 @@ class Run:
     @property
     def sweeps(self) -> Path:
         """The lock that a sweep holds while it executes the run's notebook."""
-        return self.folder.parent / f".{self.params.MODEL}.sweep.lock"
+        return self.folder.parent / f".{self.model}.sweep.lock"
 
     def _settle(self, *probes: str) -> None:
         if not (differences := self.other_settings(*probes)):
             return
-        aside = self.out / "replaced" / self.dataset / f"{self.params.MODEL}-{time.time_ns() // 10**6}"
+        aside = self.out / "replaced" / self.dataset / f"{self.model}-{time.time_ns() // 10**6}"
         if not self.params.REPLACE:
             raise OtherSettings(
                 f"{self.folder} has results of other settings ({'; '.join(differences)}). Set REPLACE (--replace) to "
@@ -315,6 +320,7 @@ class Run:
         """The model, loaded on first use: when the first result has to be computed."""
         from .models.load import load_model
         from .models.memory import check_fits
+        from .models.unroll import unroll
 
         params = self.params
         source = str(checkpoint_of(params.MODEL_ID or params.MODEL) or params.MODEL_ID)
@@ -325,7 +331,8 @@ class Run:
         print(f"loading {source}")
         if not self.on_server and source not in (*TOYS, *WHEELS):
             check_fits(source, **how)
-        return load_model(source, remote=self.remote, **how)
+        llm = load_model(source, remote=self.remote, **how)
+        return llm if params.PASSES == 1 else load_model(unroll(llm._module, params.PASSES), llm.tokenizer)
 
     def begin(self) -> None:
         """Print the parameters, settle the folder, and load the model if a result is missing; common errors appear
@@ -388,7 +395,7 @@ class Run:
         from .report.table import depth_lines
         from .results.study import Study
 
-        return depth_lines(Study(self.out, [self.params.MODEL], [self.dataset]))
+        return depth_lines(Study(self.out, [self.model], [self.dataset]))
 
     def _computed(self, probe: str, path: Path, changed: Mapping) -> dict:
         """Compute and write a result."""
@@ -455,7 +462,7 @@ class Run:
 
         row, record, params = ARTIFACTS[probe], known(llm), self.params
         meta = self.made_from(probe) | {"settings": self.settings(probe) | dict(changed)}
-        meta |= {"model": params.MODEL, "dataset": self.dataset, "seed": params.SEED, "date": _now()}
+        meta |= {"model": self.model, "dataset": self.dataset, "seed": params.SEED, "date": _now()}
         meta |= {"check": record.checked, "runs": record.running, "blocks": remark(llm)}
         meta |= {"bos": begins_with_bos(llm.tokenizer), "where": _where(llm, self.remote)}
         if changed == RANDOM:

@@ -45,7 +45,9 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
         "5": 5,
     }
     beside_each_key = {"effects": {"_by_prompt", "_rounding_floor"}, "erasure": {"_rounding_floor"}}
-    absent = {"_sums", "_by_prompt", "_rounding_floor"} - beside_each_key.get(probe.rpartition("_")[2], set())
+    absent = {"layer_passes", "_sums", "_by_prompt", "_rounding_floor"} - beside_each_key.get(
+        probe.rpartition("_")[2], set()
+    )
     result = {}
     for key, shape in ARTIFACTS[probe].shapes.items():
         if not key.endswith(tuple(absent)):

@@ -34,6 +34,7 @@ def test_a_run_finds_every_parameter_but_where_it_writes_in_the_files_that_ship(
         "PART",
         "CHAT",
         "GENERATE",
+        "PASSES",
         "LENS",
         "CONTROL",
         "OUT",

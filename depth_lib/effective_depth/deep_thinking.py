@@ -37,6 +37,7 @@ def deep_thinking_ratio(
     where all are right or all are wrong.
 
     Raises ValueError for a result without settling layers, for g without `jsd`, and for another number of `correct`.
+    `dl.plot("late_tokens", result | {"correct": correct})` draws it.
     Source: Chen et al. 2026 (arXiv 2602.13517). Cost: none, it reads the result.
     """
     if "settling" not in result:
@@ -55,7 +56,7 @@ def deep_thinking_ratio(
     frame = pd.DataFrame(
         {"tokens": [len(layers) for layers in settling], "ratio": [float((c >= late).mean()) for c in settling]}
     ).rename_axis("response")
-    frame.attrs |= dict(zip(("mean", "low", "high"), _mean(frame.ratio), strict=True))
+    frame.attrs |= dict(zip(("mean", "low", "high"), mean_with_interval(frame.ratio), strict=True))
     if correct is not None:
         if len(correct) != len(frame):
             raise ValueError(
@@ -67,8 +68,8 @@ def deep_thinking_ratio(
     return frame
 
 
-def _mean(values):
-    """The mean and the ends of its interval; NaN ends for a single value."""
+def mean_with_interval(values: pd.Series) -> tuple[float, float, float]:
+    """The mean of shares and the ends of its interval; NaN ends for a single value."""
     n, mean = len(values), float(values.mean())
     half = float(student.ppf(0.975, n - 1) * values.std() / math.sqrt(n)) if n > 1 else math.nan
     return mean, max(0.0, mean - half), min(1.0, mean + half)

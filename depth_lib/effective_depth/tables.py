@@ -1,9 +1,11 @@
 """Every effective depth of a study in one frame: csv, page, TeX and workbook are views of it."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from ..results.artifacts import read_artifact
@@ -61,7 +63,8 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
     Columns:
     rule; layers, the number of blocks L; prompts;
     ed: the effective depth, a layer (NA: none); low, high: its 95 % interval over prompts (NA: no limit, or none);
-    ratio: (ED + 1) / L; ratio_low, ratio_high; note: why something is missing.
+    ratio: (ED + 1) / L; ratio_low, ratio_high; note: why something is missing;
+    passes: of an unrolled model only, the depth in passes, (ED + 1) / B for passes of B blocks.
     ValueError where no rule reads the result.
     """
     if not (rows := [*_rows(result)]):
@@ -73,7 +76,10 @@ def _rows(result: Mapping) -> Iterator[dict]:
     for name, rule in RULES.items():
         if rule.reads(result):
             layers, prompts = len(result[rule.keys[0]]), len(result.get("n_tokens", ())) or None
-            yield {"rule": name, "layers": layers, "prompts": prompts, "note": ""} | _depth(rule, result, layers)
+            row = {"rule": name, "layers": layers, "prompts": prompts, "note": ""} | _depth(rule, result, layers)
+            if "layer_passes" in result:
+                row["passes"] = row.get("ratio", math.nan) * len(np.unique(result["layer_passes"]))
+            yield row
 
 
 def _depth(rule: Rule, result: Mapping, layers: int) -> dict:
@@ -97,6 +103,7 @@ _COLUMNS = ["rule", *_WHOLE, *_SHARES, "note"]
 
 
 def _typed(rows: list[dict], columns: list[str]) -> pd.DataFrame:
-    """Whole numbers as Int64, so that one may be missing."""
+    """Whole numbers as Int64, so that one may be missing; the column `passes` where a model has them."""
+    columns = columns + ["passes"] * any("passes" in row for row in rows)
     kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_SHARES, float)
     return pd.DataFrame(rows, columns=columns).astype(kinds)

@@ -20,7 +20,7 @@ from ..params import TRAINING, facts_of, in_order
 from ..results.result import Result
 from ..results.study import Study
 from .kinds import KINDS, Kind, find_kind
-from .marks import COLOURS, GREY, PUBLISHED, STYLE, draw_curves, draw_map, draw_scores
+from .marks import COLOURS, GREY, PUBLISHED, STYLE, draw_curves, draw_map, draw_scores, draw_worth
 
 WIDTH, DPI = 7.2, 160  # inches: two columns of a paper
 
@@ -111,7 +111,7 @@ def study_figure(kind: str | Kind, study: Study, datasets: Sequence[str], pair: 
     if not any(rows):
         return None
     widest = max(map(len, rows))
-    together = len(datasets) * max(len(kind.values(result)) if "map" in kind.mark else 1 for result in results.values())
+    together = len(datasets) * max(len(_panels(kind, "", result)) for result in results.values())
     columns = min(widest, max(1, 8 // together) * together)
     shown = [panel for row in rows for panel in row + [None] * (-len(row) % columns)]
     about = [question_of(next(iter(results.values())))] if kind.of_question else datasets
@@ -193,8 +193,9 @@ def _panels(kind: Kind, name: str, result: Mapping | None, published: int | None
         return [(name, draw)] * bool(values)
     if kind.mark == "scores":
         return [(name, partial(draw_scores, kind=kind, result=result))] * bool(values)
+    draw = draw_worth if kind.mark == "worth" else draw_map
     return [
-        ("\n".join(filter(None, [name, label])), partial(draw_map, kind=kind, result=result, values=one))
+        ("\n".join(filter(None, [name, label])), partial(draw, kind=kind, result=result, values=one))
         for label, one in values.items()
     ]
 

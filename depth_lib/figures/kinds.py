@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from ..data.orders import orders as orders_of
+from ..effective_depth.deep_thinking import deep_thinking_ratio, mean_with_interval
 from ..effective_depth.difficulty import EFFECTS, by_level, depth_scores, importance
 from ..effective_depth.rules import as_array
 from ..params import not_among
@@ -23,8 +24,9 @@ CHANGE = (0, math.sqrt(2))  # the largest distance between two distributions
 class Kind:
     """A figure: `read` takes label -> values from a result; a label per curve of a panel, or per map.
 
-    read: a function, or key -> label. mark: curves over layers (a single one as bars); scores with intervals; or heat
-    maps whose row 0 is at the bottom, or at the top as the papers draw effects on later layers.
+    read: a function, or key -> label. mark: curves over layers (a single one as bars); scores with intervals; the
+    worth of blocks in loss and in accuracy; or heat maps whose row 0 is at the bottom, or at the top as the papers draw
+    effects on later layers.
     limits: of the vertical axis or the colours.
     rule: the effective depth that is marked. words: the key of what is written in a map's cells. colours: the label of
     the maps' colour bar.
@@ -36,7 +38,7 @@ class Kind:
     caption: str
     ylabel: str
     xlabel: str = BLOCK
-    mark: Literal["curves", "scores", "map", "map of later layers", "signed map", "answer map"] = "curves"
+    mark: Literal["curves", "scores", "worth", "map", "map of later layers", "signed map", "answer map"] = "curves"
     limits: tuple[float | None, float | None] = (None, None)
     rule: str = ""
     log: bool = False
@@ -107,10 +109,20 @@ def _response(result: Mapping) -> Values:
 
 
 def _worth(result: Mapping) -> Values:
-    """What a removed block costs in loss and in answered questions."""
-    fall, low, high = (-as_array(result[key]) for key in ("change", "change_high", "change_low"))
-    curves = {"rise in the loss": as_array(result["choice_loss"]), "fall of the accuracy": fall}
-    return curves | {"its lower end": low, "its upper end": high}
+    """What a removed block costs in loss [K], and in answered questions with both ends of the interval [3, K]."""
+    fall = -np.stack([as_array(result[key]) for key in ("change", "change_high", "change_low")])
+    return {"loss (nats per token)": as_array(result["choice_loss"]), "accuracy (share of questions)": fall}
+
+
+def _late_tokens(result: Mapping) -> Values:
+    """Correct or not, ratio and the ends of its interval, of each response and of the mean of each kind."""
+    if not {"settling", "correct"} <= result.keys():
+        return {}
+    frame = deep_thinking_ratio(result, correct=result["correct"])
+    groups = frame.groupby("correct").ratio
+    means = [(correct, *mean_with_interval(ratios)) for correct, ratios in groups]
+    single = [(row.correct, row.ratio, math.nan, math.nan) for row in frame.itertuples()]
+    return {"one response": np.array(single), "mean, 95 % interval": np.array(means)}
 
 
 def _said(result: Mapping) -> Values:
@@ -293,6 +305,16 @@ KINDS: dict[str, Kind] = {
         (0, 1),
         colours="Divergence (bits)",
     ),
+    "late_tokens": Kind(
+        "logit_lens",
+        _late_tokens,
+        "Late tokens of right and wrong responses",
+        "Share of a response's tokens that settle in the last 15 % of the layers: the deep-thinking ratio (Chen et al. "
+        "2026).",
+        "Deep-thinking ratio",
+        "Response: 0 wrong, 1 right",
+        "scores",
+    ),
     "direct_effects": Kind(
         "direct_effects",
         {"direct_att": "attention", "direct_mlp": "MLP"},
@@ -307,9 +329,10 @@ KINDS: dict[str, Kind] = {
         _worth,
         "What each block is worth",
         "Without the block: rise in the loss of the right endings, and fall of the accuracy with its paired 95 % "
-        "interval.",
-        "Loss (nats per token), share of questions",
+        "interval. Circled: only one of the two says that the block matters.",
+        "Cost",
         "Removed block",
+        "worth",
     ),
     "answer_ranks": Kind(
         "answer_lens",

@@ -62,6 +62,17 @@ def draw_curves(
         ax.axhline(0, color="black", linewidth=0.5)
     ax.locator_params("x", integer=True)
     ax.set_ylim(*kind.limits)
+    for result in results.values():
+        _draw_passes(ax, kind, result)
+
+
+def _draw_passes(ax: Axes, kind: Kind, result: Mapping) -> None:
+    """A line between the passes of an unrolled model, across every axis of blocks."""
+    for place in np.flatnonzero(np.diff(as_array(result.get("layer_passes", ())))) + 0.5:
+        if "lock" in kind.xlabel:
+            ax.axvline(place, color=GREY, linewidth=0.7, linestyle=":")
+        if "lock" in kind.ylabel and "map" in kind.mark:
+            ax.axhline(place, color=GREY, linewidth=0.7, linestyle=":")
 
 
 def _mark_depth(ax: Axes, rule: Rule, result: Mapping, colour: str) -> None:
@@ -84,9 +95,9 @@ def _mark_depth(ax: Axes, rule: Rule, result: Mapping, colour: str) -> None:
 
 
 def draw_scores(ax: Axes, kind: Kind, result: Mapping) -> None:
-    """A point with its interval for each level, a colour for each score; hollow where an interval reaches the first or
-    the last layer."""
-    last = as_array(result["output_effect"]).shape[-1] - 1
+    """A point with its interval for each level, a colour for each score; hollow without an interval, or where it
+    reaches the first or the last layer."""
+    last = as_array(result["output_effect"]).shape[-1] - 1 if "output_effect" in result else np.inf
     for k, (label, rows) in enumerate(kind.values(result).items()):
         for level, score, low, high in rows:
             within = low > 0 and high < last
@@ -94,6 +105,24 @@ def draw_scores(ax: Axes, kind: Kind, result: Mapping) -> None:
             look = {"color": COLOURS[k], "fillstyle": "full" if within else "none", "capsize": 2 * within}
             ax.errorbar(level + 0.1 * k, score, ends, fmt="o", label=label, **look)
     ax.locator_params("x", integer=True)
+
+
+def draw_worth(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
+    """The cost of each block as bars, with its interval if it has one; a circle where loss and accuracy disagree.
+
+    values: [K], or [3, K] with the ends of the interval.
+    """
+    cost, *ends = np.atleast_2d(values)
+    ax.stairs(cost, np.arange(cost.size + 1) - 0.5, fill=True, color=BARS)
+    if ends:
+        ax.vlines(range(cost.size), *ends, color=COLOURS[0], label="95 % interval over questions")
+    loss, (fall, *_) = kind.values(result).values()
+    (apart,) = ((loss > 0) != (fall > 0)).nonzero()
+    look = {"color": MARKED, "fillstyle": "none", "markersize": 6}
+    ax.plot(apart, cost[apart], "o", **look, label="only one of the two rises")
+    ax.axhline(0, color="black", linewidth=0.5)
+    ax.locator_params("x", integer=True)
+    _draw_passes(ax, kind, result)
 
 
 def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
@@ -117,6 +146,7 @@ def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
         best = values.argmin(0)
         ax.plot([0, len(best) - 1], [0, len(values) - 1], ":", color="white", label="equal relative depth")
         ax.plot(best, "o", color="red", markersize=3, label="best source layer")
+    _draw_passes(ax, kind, result)
     if "settling" in result:
         settling = as_array(result["settling"][0])
         ax.plot(np.where(settling < len(values), settling, np.nan), "o", color="red", markersize=2, label="settles")

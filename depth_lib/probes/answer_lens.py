@@ -57,7 +57,8 @@ def answer_lens(
     if not result["answer_kl"].isfinite().all():
         raise ValueError("answer_lens: answer_kl is not finite; weights are damaged, or numbers overflow in the lens.")
     top = [[llm.tokenizer.batch_decode(k[:, None]) for k in of_layer] for of_layer in result["answer_top"].int()]
-    return Result("answer_lens", {**result, "top_tokens": top, "tokens": [tokens[position] for position in positions]})
+    result |= {"top_tokens": top, "tokens": [tokens[position] for position in positions]}
+    return Result("answer_lens", result, llm)
 
 
 def measure_answer_lens(llm, arch, ids, answer, lens=None):

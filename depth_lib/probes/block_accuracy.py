@@ -73,4 +73,5 @@ def block_accuracy(
             "correct_by_prompt": correct[1:].T.contiguous(),
             "unchanged_correct": correct[0],
         },
+        llm,
     )

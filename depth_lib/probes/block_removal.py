@@ -94,7 +94,7 @@ def block_removal(
     found = over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
     whole = [(of_prompt, 0) for of_prompt in ids]
     lens = run(measure_logit_lens, llm, arch, whole, 0, False, remote=remote, over="prompts")
-    return Result("block_removal", found | {key: lens[key] for key in ("loss", "shuffled_loss", "n_tokens")})
+    return Result("block_removal", found | {key: lens[key] for key in ("loss", "shuffled_loss", "n_tokens")}, llm)
 
 
 def _removed_in_a_row(removed, sizes, n_prompts, n_layers):

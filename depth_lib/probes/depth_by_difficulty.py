@@ -73,7 +73,7 @@ def depth_by_difficulty(
         result[f"max_{name}"] = torch.stack([group.amax(0) for group in by_level])
         if f"{key}_rounding_floor" in effects:
             result[f"{name}_rounding_floor"] = effects[f"{key}_rounding_floor"]
-    return Result("depth_by_difficulty", result)
+    return Result("depth_by_difficulty", result, llm)
 
 
 def _checked(number: int, example: Sequence) -> Example:

@@ -48,7 +48,7 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     result = run(measure_direct_effects, llm, arch, ids, places, remote=remote)
     if not all(value.isfinite().all() for value in result.values()):
         raise ValueError("direct_effects: a value is not finite; weights are damaged, or numbers overflow.")
-    return Result("direct_effects", result | {"tokens": [tokens[place] for place in places]})
+    return Result("direct_effects", result | {"tokens": [tokens[place] for place in places]}, llm)
 
 
 def measure_direct_effects(llm, arch, ids, answer):

@@ -52,7 +52,7 @@ def future_erasure(
     """
     arch, (ids, _, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
     result = run_erasure(measure_future_erasure, llm, arch, ids, baseline_prompts, remote, budget)
-    return Result("future_erasure", result | {"tokens": tokens})
+    return Result("future_erasure", result | {"tokens": tokens}, llm)
 
 
 def measure_future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):

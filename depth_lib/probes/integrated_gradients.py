@@ -117,7 +117,7 @@ def integrated_gradients(
             raise
         raise NotReady(NO_GRADIENTS_THERE) from failed
     _check_gradients(result, tolerance, method)
-    return Result("integrated_gradients" if at == "block" else f"{at}_gradients", result | {"tokens": tokens})
+    return Result("integrated_gradients" if at == "block" else f"{at}_gradients", result | {"tokens": tokens}, llm)
 
 
 def _check_gradients(result, tolerance, method):

@@ -66,7 +66,7 @@ def layer_effects(
     cases, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     how = {"remote": remote, "over": "prompts", "label": f"{part} effects, {mode}", "numbers": numbers}
     effects = run(measure_layer_effects, llm, arch, cases, mode, part, budget, **how)
-    return Result("layer_effects" if part == "layer" else f"{part}_effects", over_prompts(effects))
+    return Result("layer_effects" if part == "layer" else f"{part}_effects", over_prompts(effects), llm)
 
 
 def measure_layer_effects(llm, arch, prompts, mode, part, budget):

@@ -56,7 +56,7 @@ def local_effects(
     cases, numbers = skips_of(llm, prompts, mode, ("future", "all"))
     how = {"remote": remote, "over": "prompts", "label": f"local effects, {mode}", "numbers": numbers}
     effects = run(measure_local_effects, llm, arch, cases, mode, budget, **how)
-    return Result("local_effects", over_prompts(effects))
+    return Result("local_effects", over_prompts(effects), llm)
 
 
 def measure_local_effects(llm, arch, prompts, mode, budget):

@@ -119,7 +119,7 @@ def logit_lens(
         new = generated if generate else _following(llm, measured, prompts, answers)
         found |= {"jsd": [of_prompt.half() for of_prompt in jsd]}
         found["tokens"] = [[llm.tokenizer.decode([token]) for token in ids] for ids in new]
-    return Result("logit_lens", found)
+    return Result("logit_lens", found, llm)
 
 
 def _following(llm, measured, prompts, answers):

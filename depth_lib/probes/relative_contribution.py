@@ -77,7 +77,7 @@ def relative_contribution(
     result = token_means(sums) | result | {"chance_cos": torch.tensor([arch.width**-0.5], dtype=torch.float32)}
     if not arch.parts:  # what a block adds is known, but not what attention and MLP do
         result |= {key: value * torch.nan for key, value in result.items() if "att" in key or "mlp" in key}
-    return Result("relative_contribution", result)
+    return Result("relative_contribution", result, llm)
 
 
 def measure_relative_contribution(llm, arch, prompts):

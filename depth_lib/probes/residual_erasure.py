@@ -58,7 +58,7 @@ def residual_erasure(
     arch, (ids, positions, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
     result = run_erasure(measure_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, answer=positions)
     n_answer = torch.tensor([len(ids) - positions[0]], dtype=torch.float32)
-    return Result("residual_erasure", result | {"n_answer": n_answer, "tokens": tokens})
+    return Result("residual_erasure", result | {"n_answer": n_answer, "tokens": tokens}, llm)
 
 
 def run_erasure(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):

@@ -50,7 +50,8 @@ def _cell(row, wide: bool = False) -> str:
     ends = ["open" if pd.isna(end) else str(end) for end in (row.low, row.high)]
     interval = "" if ends == ["open", "open"] else f" [{', '.join(ends)}]"
     published = "" if wide or pd.isna(row.published) else f", published {row.published}"
-    return f"{row.ed} ({row.ratio:.2f}){interval}{published}"
+    passes = "" if wide or pd.isna(getattr(row, "passes", None)) else f", {row.passes:g} passes"
+    return f"{row.ed} ({row.ratio:.2f}){interval}{passes}{published}"
 
 
 def rows_of(frame: pd.DataFrame) -> list[Any]:

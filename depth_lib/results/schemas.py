@@ -56,7 +56,7 @@ class Schema:
         """The shape of every key that a result may have.
 
         Beside a key there may be `<key>_rounding_floor`, below which values may be rounding, `<key>_sums` over each
-        prompt's tokens, and `<key>_by_prompt`.
+        prompt's tokens, and `<key>_by_prompt`. `layer_passes` is the pass of each layer of an unrolled model.
         """
         shapes = {}
         for key, shape in (self.required | _shapes(self.ours)).items():
@@ -64,7 +64,7 @@ class Schema:
             floor = "L+1" if "erasure" in key else "E" if "_effect" in key else prompts
             shapes |= {key: shape, f"{key}_rounding_floor": floor}
             shapes |= {f"{key}_sums": f"P {shape}", f"{key}_by_prompt": f"{prompts} {shape}"}
-        return shapes
+        return shapes | {"layer_passes": "L"}
 
     @property
     def of_pair(self) -> bool:
@@ -115,7 +115,7 @@ ARTIFACTS = {
         "logitlens_{n}exps",
         "L: res_kl_divs res_overlaps",
         "L: res_top1 res_mrr res_in_top3 res_in_top5 res_in_top10 res_entropy res_jsd res_settled; "
-        "P: n_tokens loss shuffled_loss",
+        "P: n_tokens loss shuffled_loss correct",
     ),
     "residual_erasure": Schema(
         "logit_erasure_{n}exps",

@@ -98,7 +98,7 @@ class Options(Params):
         return runs
 
 
-_LOADING = "REVISION DTYPE QUANTIZATION DEVICE_MAP REMOTE".split()
+_LOADING = "REVISION DTYPE QUANTIZATION DEVICE_MAP PASSES REMOTE".split()
 _RUN = [name for name in Params.model_fields if name not in ("MODEL", "MODEL_ID", "DATASET")]
 _ENGINE = ["JOBS", "KEEP_GOING", "LIST"]
 
@@ -258,6 +258,8 @@ def prune(asked: Options, model: str) -> int:
     from ..pruning import prune as without_blocks
 
     one = Run({"SOURCE": "sample"} | asked.given() | {"MODEL": model, "DATASET": "gsm8k"})
+    if asked.SAVE and one.params.PASSES > 1:
+        raise ParamsError("SAVE cannot write a model whose passes share their weights; leave out --save or --passes")
     source, prompts = one.params.SOURCE, one.prompts
     if source in NAMED_SOURCES:  # ours, not the user's own: what is too long for the model is left out
         prompts = load_prompts(one.params.DATASET, one.params.N_EXAMPLES, source, seed=one.params.SEED, llm=one.llm)

@@ -39,7 +39,7 @@ def matrix(runs: Sequence[Run], problems: Sequence[str] = ()) -> str:
         lacking = _lacking(run)
         n_asked, n_lacking = n_asked + len(run.asked), n_lacking + len(lacking)
         words = ["–" if name not in run.asked else "missing" if name in lacking else "done" for name in probes]
-        rows.append((run.dataset, run.params.MODEL, *words))
+        rows.append((run.dataset, run.model, *words))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     notes = [f"{run.name}: {note}" for run in runs for note in _notes(run)]

@@ -347,6 +347,7 @@ def test_the_shipped_choices_are_sixty_whose_right_ending_is_the_longest_in_abou
     lengths = [[len(ending) for ending in choice.endings] for choice in choices]
     longest = [max(n) == n[choice.right] and n.count(max(n)) == 1 for n, choice in zip(lengths, choices, strict=True)]
     assert sum(longest) == 15
+    assert all(0.7 <= one / n[choice.right] <= 1.3 for n, choice in zip(lengths, choices, strict=True) for one in n)
     assert min(Counter(choice.right for choice in choices).values()) >= 12
     prompts = dl.load_prompts("hellaswag", 14, source="embedded")
     assert prompts == [choice.context + choice.endings[choice.right] for choice in choices[:14]]

@@ -1,7 +1,9 @@
 """A model that runs its blocks several times, beside a plain loop over them in float64."""
 
 import copy
+import json
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 import transformers as tf
@@ -12,6 +14,8 @@ from transformers.models.llama.modeling_llama import LlamaModel
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
 from depth_lib.models.errors import ArchitectureError
+from depth_lib.params import ParamsError
+from depth_lib.sweep.cli import main
 from tests import families, oracles
 from tests.oracles import streams
 from tests.oracles.orders import damage
@@ -191,6 +195,75 @@ def test_saving_is_refused_in_one_sentence_also_after_removal(looped, tmp_path):
         with pytest.raises(dl.ModelError, match="its passes share"):
             model._module.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
+
+
+def test_each_result_knows_the_pass_of_each_layer_also_after_removal():
+    toy = dl.load_model("toy-4l")
+    llm = dl.load_model(dl.unroll(toy._module, 3), toy.tokenizer)
+    results = [
+        dl.relative_contribution(llm, TEXTS),
+        dl.logit_lens(llm, TEXTS),
+        dl.layer_effects(llm, TEXTS, "all"),
+        dl.local_effects(llm, TEXTS, "all"),
+        dl.block_removal(llm, TEXTS, sizes=[4]),
+        dl.direct_effects(llm, "5 + 7 = ", "12"),
+        dl.answer_lens(llm, "5 + 7 = ", "12"),
+        dl.residual_erasure(llm, "5 + 7 = ", "12", TEXTS),
+        dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=0.5),
+    ]
+    for result in results:
+        assert result["layer_passes"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+        lines = drawn_lines(result)
+        assert lines and {*lines} == {3.5, 7.5}, result.probe
+    assert "layer_passes" not in dl.logit_lens(toy, TEXTS) and not drawn_lines(dl.logit_lens(toy, TEXTS))
+    shorter = dl.logit_lens(dl.remove_blocks(llm, 3, 5), TEXTS)
+    assert shorter["layer_passes"].tolist() == [0] * 3 + [2] * 4 and {*drawn_lines(shorter)} == {2.5}
+
+
+def drawn_lines(result):
+    """The places of the dotted lines in the figures of a result."""
+    places = []
+    for kind in dl.kinds_of(result.probe, result):
+        for line in result.plot(kind).get_lines():
+            if line.get_linestyle() == ":":
+                (x, y) = line.get_data()
+                places += [x[0]] if x[0] == x[1] else [y[0]]
+        plt.close("all")
+    return places
+
+
+def test_a_depth_is_told_in_layers_and_in_passes():
+    toy = dl.load_model("toy-4l")
+    depths = dl.logit_lens(dl.load_model(dl.unroll(toy._module, 3), toy.tokenizer), TEXTS).depths()
+    known = depths[depths.ed.notna()]
+    assert len(known) and (known.passes == (known.ed + 1) / 4).all()
+    assert "passes" not in dl.logit_lens(toy, TEXTS).depths()
+
+
+def test_a_run_of_several_passes_lies_beside_that_of_one(tmp_path, capsys):
+    asked = {"MODEL": "toy-4l", "N_EXAMPLES": 2, "OUT": str(tmp_path), "PROBES": ["logit_lens"], "PASSES": 3}
+    run = dl.Run(asked)
+    assert run.folder == tmp_path / "gsm8k/toy-4l-x3" and dl.Run(asked | {"PASSES": 1}).folder.name == "toy-4l"
+    toy = dl.load_model("toy-4l")
+    truth = dl.logit_lens(dl.load_model(dl.unroll(toy._module, 3), toy.tokenizer), run.prompts)
+    result = run.result("logit_lens")
+    assert torch.equal(result["res_kl_divs"], truth["res_kl_divs"]) and len(truth["res_kl_divs"]) == 12
+    assert torch.equal(result["layer_passes"], truth["layer_passes"])
+    record = json.loads((run.folder / "run.json").read_text())
+    assert record["made_from"]["passes"] == 3 and result["meta"]["model"] == "toy-4l-x3"
+    assert dl.Run(asked).is_done("logit_lens") and not dl.Run(asked | {"PASSES": 2}).is_done("logit_lens")
+    assert main(["status", "--out", str(tmp_path)]) == 0
+    assert "toy-4l-x3  done" in capsys.readouterr().out
+    assert all(line.startswith("toy-4l-x3 @ gsm8k, ") for line in run.depths())
+    with pytest.raises(ParamsError, match="PASSES unrolls the model here, and REMOTE runs on a server"):
+        dl.Run(asked | {"REMOTE": True})
+
+
+def test_a_shorter_model_of_several_passes_is_not_written_by_the_command(tmp_path):
+    words = ["prune", "toy-4l", "--passes", "2", "--source", "embedded", "--save", str(tmp_path / "shorter")]
+    with pytest.raises(SystemExit, match="^SAVE cannot write a model whose passes share their weights; [^.]*$"):
+        main(words)
+    assert not (tmp_path / "shorter").exists()
 
 
 def test_generation_runs_without_a_cache_and_continues_as_the_logits_say(looped):
