@@ -16,6 +16,7 @@ import doctest
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -36,13 +37,20 @@ PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs"
 FOR_CONTRIBUTORS = {"architectures.md", "coverage.md", "oracles.md", "precision.md", "speed.md"}
 ON_SERVER = "ndif.md"
 HERE = [name for name in PAGES if name not in FOR_CONTRIBUTORS and name != ON_SERVER]
-QUICK = {"results.md", "training.md"}  # below half a minute; the others are slow
+QUICK = {"results.md", "training.md", "responses.md"}  # below half a minute; the others are slow
 REAL = "SmolLM2-135M-Instruct"  # on these pages, in whose place a quick test has a toy
 ON_REAL = ["README.md", "quickstart.md"]
+KEPT = {  # what a command wrote that takes minutes, and where: tests/real compares it with the model
+    "responses.md": (
+        "responses/responses.pt",
+        "outputs/gsm8k-question-chat/SmolLM2-135M-Instruct/logitlens_12exps@generate=64,per_token=True.pt",
+    )
+}
 NOT_RUN = {  # the beginning of each command that no test runs, and why
     "git clone": "needs the repository's address",
     "pip install": "would change the environment of the tests",
     "make demo": "tests/sweep runs it",
+    "depth-lib run SmolLM2-135M-Instruct gsm8k --source sample --part": "takes minutes; see KEPT",
     "make test": "runs the tests",
     "depth-lib sweep --list > runs.txt": "needs a cluster",
     "printf '#!/bin/bash": "the same",
@@ -178,6 +186,10 @@ def holds(page):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", others_slow(HERE, QUICK))
 def test_a_page_prints_and_draws_what_it_says(name, folder):
+    if name in KEPT:
+        kept, place = KEPT[name]
+        (folder / place).parent.mkdir(parents=True)
+        shutil.copy(ROOT / "docs" / kept, folder / place)
     holds(Page(name, folder).run())
 
 

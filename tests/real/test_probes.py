@@ -1,6 +1,7 @@
 """On real weights, whose first token's residual is 60 times as long as the others', every probe equals its oracle."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,3 +52,15 @@ def test_the_erasure_of_every_layer_equals_the_oracle(llm):
     close(ours[some], here)
     close_by_row(ours[some].flatten(), here.flatten())
     close(ours, TRUTH["erasure_effect"], 5e-5)  # float32 is 1e-5 to 2.5e-5 from float64, on two kinds of CPU
+
+
+def test_the_responses_that_the_docs_keep_are_the_models_own(llm):
+    kept, some = torch.load(Path(__file__).parents[2] / "docs/responses/responses.pt"), [4, 10]
+    questions = dl.load_prompts("gsm8k", 12, source="sample", part="question")
+    chats = dl.chat_prompts(llm, [questions[k] for k in some])
+    ours = dl.logit_lens(llm, chats, generate=64, per_token=True)
+    for k, place in enumerate(some):
+        assert ours["generated"][k] == kept["generated"][place] and ours["tokens"][k] == kept["tokens"][place]
+        assert torch.equal(ours["settling"][k], kept["settling"][place])
+        torch.testing.assert_close(ours["jsd"][k].float(), kept["jsd"][place].float(), atol=2e-3, rtol=0)
+    close(ours["res_kl_divs_sums"], kept["res_kl_divs_sums"][some], 1e-4)
