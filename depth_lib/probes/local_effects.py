@@ -14,7 +14,7 @@ from ..data.tokens import skips_of
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
-from ..residual.stream import Stream, relative_change
+from ..residual.stream import Stream, contribution, relative_change
 from ..results.means import over_prompts
 from ..results.result import Result
 from ..session import run
@@ -79,17 +79,19 @@ def measure_local_effects(llm, arch, prompts, mode, budget):
 
 def _local(stream, positions, everywhere):
     """The local effects [L, L] of every s, the largest at any position t, or at all tokens (everywhere)."""
-    h, n_layers = stream.h, stream.arch.n_layers
-    c = [after.float() - before.to(after).float() for before, after in zip(h, h[1:], strict=False)]
+    h, n_layers, n_clean = stream.h, stream.arch.n_layers, int(stream.compares_in_batch)
+    c = [contribution(before, after) for before, after in zip(h, h[1:], strict=False)]
     effects = torch.zeros(n_layers, n_layers, dtype=torch.float32, device=h[-1].device)
     for l in range(1, n_layers):
         cases = [(s, t) for t in positions for s in range(l)]
         for start in range(0, len(cases), stream.n_rows):
             some = cases[start : start + stream.n_rows]
-            x = h[l].repeat(1 + len(some), 1, 1)
-            for row, (s, t) in zip(x[1:], some, strict=True):
+            x = h[l].repeat(n_clean + len(some), 1, 1)
+            for row, (s, t) in zip(x[n_clean:], some, strict=True):
                 row[1:t] = h[l][1:t] - c[s][1:t].to(row.device)
-            for (s, t), change in zip(some, relative_change(x, stream.block(l, x))[1:], strict=True):
+            changed = contribution(x, stream.block(l, x))
+            changes = relative_change(changed[n_clean:], changed[0] if n_clean else c[l])
+            for (s, t), change in zip(some, changes, strict=True):
                 largest = change[0 if everywhere else t :].max()
                 effects[s, l] = effects[s, l].maximum(largest.to(effects.device))
     return effects

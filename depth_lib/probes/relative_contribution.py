@@ -19,7 +19,7 @@ from nnsight import TransformersModel
 
 from ..data.tokens import measured_tokens
 from ..models.check import verified_arch
-from ..residual.residual_stream import entering, inputs, read_block, skip_head
+from ..residual.residual_stream import entering, inputs, read_block, sent_once, skip_head
 from ..results.means import token_means
 from ..results.result import Result
 from ..session import run
@@ -98,11 +98,11 @@ def _of_prompt(llm, arch, ids, first):
     """The sums, the largest values and `change` [T, L] of one prompt."""
     residuals, measures = [], []
     with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            h = entering(llm.blocks[0]).clone()
+        with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
+            read, h = sent_once(tracer, llm, arch), entering(llm.blocks[0]).clone()
             for block in llm.blocks:
                 residuals.append(h[0, first:])
-                a, m, after = read_block(block, arch, h)
+                a, m, after = read_block(block, arch, h, read)
                 measures.append(_measures(h[0, first:].to(a.device).float(), a[0, first:], m[0, first:], arch.parallel))
                 h = after
             residuals.append(h[0, first:])

@@ -8,10 +8,10 @@ from .ranks import from_rank_0, is_sharded
 def tokens_in_pass(llm, arch, h, gradients=False):
     """How many tokens one call of a block may have, of prompts with residuals like h [T, d].
 
-    On a CPU a constant: more are not faster. On a GPU what fits its memory.
+    On a CPU a constant: more are not faster, unless each call has an unmodified row too. On a GPU what fits its memory.
     """
     if h.device.type == "cpu":
-        return 512 if gradients else 3072
+        return 512 if gradients else 8192 if compares_in_batch(llm, h) else 3072
     memory = _half_of_a_server(llm, h.dtype.itemsize) if arch.fetched is not None else _half_of_what_is_free(llm)
     return max(1, min(2**17, memory // bytes_of_a_token(llm, h, gradients)))
 

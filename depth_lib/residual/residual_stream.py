@@ -88,14 +88,29 @@ def parts(block, arch):
     return modules
 
 
-def read_block(block, arch, h):
+def sent_once(tracer, llm, arch):
+    """How to read the outputs of a's and m's modules if the model runs in another process; None if it runs here.
+
+    That process sends each once, while what a trace reads goes there and back. An output is there once a later one was
+    read.
+    """
+    if not arch.parts or next(llm._module.parameters()).device.type != "meta":
+        return None
+    modules = [module for block in llm.blocks for part in parts(block, arch).values() for module, *_ in part]
+    cache = tracer.cache(modules=modules, device=None)._cache
+    return lambda module: cache.entries.pop(module.path)[0].output
+
+
+def read_block(block, arch, h, read=None):
     """a, m and what leaves a block that h [B, T, d] enters; a and m are what attention and MLP add, float32.
 
-    0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds.
+    0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds. read:
+    from `sent_once`.
     """
     of_parts = parts(block, arch).values() if arch.parts else ()
-    a, m = (total_output(modules, h.shape) for modules in of_parts) if of_parts else (None, None)
-    after = leaving(block).clone()  # a copy, as some families add in place
+    after = leaving(block) if read else None
+    a, m = (total_output(modules, h.shape, read=read) for modules in of_parts) if of_parts else (None, None)
+    after = (leaving(block) if after is None else after).clone()  # a copy, as some families add in place
     if not of_parts:
         a = after.float() - h.to(after.device).float()
     zero = torch.zeros(h.shape, dtype=torch.float32, device=after.device)

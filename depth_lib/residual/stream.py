@@ -10,7 +10,7 @@ prompt, so a changed run needs no pass of the model.
 
 import torch
 
-from .budget import tokens_in_pass
+from .budget import compares_in_batch, tokens_in_pass
 from .distributions import output_change
 from .residual_stream import READS_MORE, entering, final_residual, hidden_states, inputs, leaving, skip_head
 
@@ -41,8 +41,9 @@ class Stream:
             self.calls.append((positional[1:], {key: x for key, x in named.items() if key != "hidden_states"}))
         self.h.append(final_residual(llm, arch)[0].clone())
         skip_head(llm, arch, self.h[-1][None])
+        self.compares_in_batch = compares_in_batch(llm, self.h[0])
         n_tokens = budget or tokens_in_pass(llm, arch, self.h[0])
-        self.n_rows = max(1, n_tokens // len(ids) - 1)  # beside the unmodified one
+        self.n_rows = max(1, n_tokens // len(ids) - self.compares_in_batch)  # beside the unmodified one, if any
 
     def block(self, l, x):
         """The output of block l for x [B, T, d]."""
@@ -72,50 +73,59 @@ class Row:
 
 
 def run(stream, rows, updates=False):
-    """Run all rows to their ends beside an unmodified one, and return its final residual stream [T, d].
+    """Run all rows to their ends, and return the clean final residual stream [T, d] to compare them with.
 
     The first block that any row waits for runs next, for all rows that wait for it; so a row costs nothing before
-    it starts. updates: also compare the blocks' contributions.
+    it starts. If batches round differently, the clean residuals are those of an unmodified row beside them. updates:
+    also compare the blocks' contributions.
     """
-    n_layers, begin = stream.arch.n_layers, min(row.start for row in rows)
-    clean = Row(begin, range(begin, n_layers), range(len(stream.ids)))
-    clean.x, before = stream.h[begin], stream.h[begin - 1] if begin else None
-    ahead, running = sorted(rows, key=lambda row: row.start), [clean]
-    while True:
-        place = n_layers - len(clean.blocks)
-        while ahead and ahead[0].start == place:
+    h, n_layers, begin = [*stream.h], stream.arch.n_layers, min(row.start for row in rows)
+    ahead, clean = sorted(rows, key=lambda row: row.start), None
+    if stream.compares_in_batch:
+        clean = Row(begin, range(begin, n_layers), ())
+        ahead.insert(0, clean)
+    running = []
+    while ahead or running:
+        l = min(row.blocks[0] for row in running) if running else n_layers
+        if ahead and ahead[0].start <= l:
             row = ahead.pop(0)
-            row.x = clean.x.clone()
+            before, row.x = h[max(0, row.start - 1)], h[row.start].clone()
             if row.edit:
                 row.edit(row.x, before)
-            if updates and place:
-                _compare(stream, [row], place - 1, torch.stack([before, before]), torch.stack([clean.x, row.x]))
-            running.append(row)
-        waiting = [row for row in running if row.blocks]
-        if not waiting:
-            return clean.x
-        l = min(row.blocks[0] for row in waiting)
-        some = [row for row in waiting if row.blocks[0] == l]
+            if updates and row.start and row is not clean:
+                _compare([row], h, row.start - 1, before[None], row.x[None])
+            running += [row] if row.blocks else []
+            continue
+        some = [row for row in running if row.blocks[0] == l]
         x = torch.stack([row.x.to(some[0].x.device) for row in some])  # a block that is skipped may lie elsewhere
         after = stream.block(l, x)
-        if updates:  # rows in ascending order: the unmodified one is the first of all that wait
-            _compare(stream, some[1:], l, x, after)
-        if l == place:
-            before = clean.x
         for row, row.x in zip(some, after, strict=True):
             row.blocks = row.blocks[1:]
+        if clean in some:
+            h[l + 1] = clean.x
+        if updates:
+            _compare(some, h, l, x, after)
+        running = [row for row in running if row.blocks]
+    return h[-1]
 
 
-def _compare(stream, rows, l, x, after):
-    """Note in each row the largest ‖c − c̄‖ / max(‖c‖, 1e-6) at its positions, for block l and x [1 + R, T, d]."""
-    for row, change in zip(rows, relative_change(x, after)[1:], strict=True):
-        row.moved[l] = change[row.read[0] :].max().to(stream.h[-1].device)
+def _compare(rows, h, l, x, after):
+    """Note in each row the largest ‖c − c̄‖ / max(‖c‖, 1e-6) at its positions, for block l and x [R, T, d]."""
+    change = relative_change(contribution(x, after), contribution(h[l], h[l + 1]))
+    for row, of_row in zip(rows, change, strict=True):
+        if row.read:
+            row.moved[l] = of_row[row.read[0] :].max().to(h[-1].device)
 
 
-def relative_change(x, after):
-    """‖c − c̄‖ / max(‖c‖, 1e-6) [B, T] of what a block adds to rows x [B, T, d], the first of which is unmodified."""
-    c = after.float() - x.to(after.device).float()
-    return (c - c[0]).norm(dim=-1) / c[0].norm(dim=-1).clamp_min(1e-6)
+def contribution(x, after):
+    """What a block adds to x, float32."""
+    return after.float() - x.to(after.device).float()
+
+
+def relative_change(changed, c):
+    """‖c − c̄‖ / max(‖c‖, 1e-6) [R, T] of changed contributions c̄ [R, T, d]."""
+    c = c.to(changed.device)
+    return (changed - c).norm(dim=-1) / c.norm(dim=-1).clamp_min(1e-6)
 
 
 def output_changes(stream, rows, damage=False, updates=False, tick=None):
