@@ -4,7 +4,6 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import nnsight
 import torch
@@ -17,7 +16,6 @@ from ..residual.arch import Arch
 from ..residual.identities import N_TOKENS, identities, verified
 from ..residual.residual_stream import READS_MORE
 from .bare import differ, logits_of
-from .discovery import Architecture
 from .errors import ArchitectureError, ModelError
 from .families import architecture, describe, known, of_hooks, remark
 
@@ -170,7 +168,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     for shortcut, why in SHORTCUTS.items():
         if getattr(arch, shortcut) and not getattr(works, shortcut):
             warnings.warn(f"{name}: {why}.", stacklevel=4)
-    record.found = replace(record.found, **{shortcut: getattr(works, shortcut) for shortcut in SHORTCUTS})
+    record.found = record.found.but(**{shortcut: getattr(works, shortcut) for shortcut in SHORTCUTS})
     errors = {key: float(measured[key].max()) for key in ("identity_1", "identity_2")}
     record.checked = errors | {"tolerance": tolerance}
     return record.checked
@@ -223,7 +221,7 @@ def report(llm: TransformersModel) -> str:
     )
 
 
-def in_words(found: Architecture) -> list[str]:
+def in_words(found: Arch) -> list[str]:
     """The modules that a and m of each block consist of."""
     after = ", all times one number" if found.rescales else ""
     return [f"a = {_sum(parts['attention'])}, m = {_sum(parts['mlp'])}{after}" for parts in found.parts or ()]

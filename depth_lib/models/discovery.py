@@ -11,7 +11,6 @@ import math
 import re
 from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -23,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import Node
 from transformers import PreTrainedModel
 
+from ..residual.arch import Arch
 from ..residual.residual_stream import hidden_states, with_hidden_states
 from .errors import ArchitectureError
 
@@ -41,25 +41,6 @@ _QUIET = mock.patch.object(logging.getLogger(FakeTensor.__module__), "disabled",
 Addend = tuple[str, float, str | None]  # a module's path, the factor of its output, a parameter added to that
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """A detected architecture. Paths are those of `named_modules`; those of parts are relative to their block."""
-
-    blocks: str
-    streams: tuple[int, ...]  # the shape of a token's residual: (d,), or (n, d') of n streams
-    n_other_outputs: int | None  # how many values blocks return beside the residual stream; None: it alone
-    tail: tuple[str, ...]  # the modules from the last residual stream to the logits: final norm, if any, to unembedding
-    logit_scale: float
-    logit_softcap: float | None
-    parts: tuple[dict[str, list[Addend]], ...] | None  # per block: "attention" (a) and "mlp" (m); None: unknown
-    missing: str  # why there are no parts
-    rescales: bool  # each block multiplies h + a + m by a number
-    parallel: bool  # the MLP reads h_l, as attention does
-    can_skip_blocks: bool  # blocks read only the residual stream from earlier ones, so a pass may start at any block
-    can_add_rows: bool  # the batch may grow between blocks
-    in_place: tuple[str, ...]  # modules whose outputs the block later changes in place
-
-
 class Mark(torch.autograd.Function):
     """The identity, as an autograd node that records a module's call.
 
@@ -76,7 +57,7 @@ class Mark(torch.autograd.Function):
         return x.clone()
 
 
-def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architecture:
+def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Arch:
     """The architecture of `model`, which is in evaluation mode.
 
     mode: a FakeTensorMode for a model on the meta device, else an empty context. Raises ArchitectureError with the
@@ -92,23 +73,22 @@ def _read(model, mode, n_rows):
     """The architecture from one pass, with this many rows from the first block on."""
     lists = [(path, len(part)) for path, part in model.named_modules() if isinstance(part, nn.ModuleList)]
     first = {f"{path}.0": n_rows for path, _ in lists if not re.search(r"\.\d+\.", path)}
-    logits, calls, marks = _run(model, mode, first)  # held: older torch frees the nodes of tensors that are gone
-    changed = [mark.path for y, mark in marks if y.grad_fn is not mark]
+    logits, calls, _held = _run(model, mode, first)  # older torch frees the nodes of tensors that are gone
     path, blocks = _blocks(lists, calls, n_rows)
     others = [block.others for block in blocks]
     # integers that a block returns leave no trace in the graph
     hides = any(isinstance(x, Tensor) and not x.is_floating_point() for of_block in others for x in of_block or ())
     starts = not hides and not any(_reads_back(path, *two) for two in pairwise(blocks))
-    inside = re.compile(rf"{re.escape(path)}\.\d+\.")
-    return Architecture(
+    return Arch(
         blocks=path,
+        n_layers=len(blocks),
+        width=blocks[-1].shape[2:].numel(),
         streams=tuple(blocks[-1].shape[2:]),
         n_other_outputs=None if others[0] is None else len(others[0]),
         **_tail(logits.grad_fn, blocks[-1]),
         **_parts(model, blocks),
         can_skip_blocks=starts,
         can_add_rows=starts and n_rows > 1,
-        in_place=tuple(sorted({inside.sub("", name) for name in changed if inside.match(name)})),
     )
 
 

@@ -3,7 +3,6 @@
 nnsight aliases let probes and users read `llm.blocks[l]`, `llm.ln_final` and `llm.unembed` on every family.
 """
 
-import math
 import re
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from transformers import (
 from transformers.utils import import_utils
 
 from ..residual.arch import Arch
-from .discovery import Architecture, discover
+from .discovery import discover
 from .errors import ArchitectureError, ModelError, reason
 
 
@@ -33,7 +32,7 @@ from .errors import ArchitectureError, ModelError, reason
 class Record:
     """What is known about a loaded model."""
 
-    found: Architecture  # once measured, without the shortcuts that do not work
+    found: Arch  # once measured, without the shortcuts that do not work
     checked: dict | None = None  # what check_model returns
     state: list | None = None  # `state_of` the model, when it was checked
     running: dict | None = None  # the device and dtype of its last run
@@ -96,7 +95,7 @@ def auto_class(config: PreTrainedConfig) -> type:
     raise ArchitectureError(f"{kind} is not a causal language model; give a decoder-only one.")
 
 
-def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Architecture:
+def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Arch:
     """The architecture of the loaded `module`, or of a model of its config if some weights are in other processes.
 
     Raises ArchitectureError with the reason if it cannot be read.
@@ -139,14 +138,10 @@ def without_weights(config: PreTrainedConfig, build: Callable[..., PreTrainedMod
         return build(config).eval()
 
 
-def aliases(found: Architecture) -> dict[str, str]:
+def aliases(found: Arch) -> dict[str, str]:
     """nnsight's `rename` dictionary that gives a model the common names."""
-    names = {found.blocks: "blocks"} | dict(zip(found.tail, _tail_names(found), strict=True))
+    names = {found.blocks: "blocks"} | dict(zip(found.tail, found.tail_names, strict=True))
     return {_spelled(path): alias for path, alias in names.items() if path != alias}
-
-
-def _tail_names(found):
-    return (*("ln_final", "project_out")[: len(found.tail) - 1], "unembed")
 
 
 def _spelled(path):
@@ -156,24 +151,12 @@ def _spelled(path):
 
 
 def describe(llm: TransformersModel) -> Arch:
-    """The facts about `llm` that probes need: its architecture, and its config's rotary frequencies."""
-    found, ropes = known(llm).found, _rope_types(llm.config.get_text_config())
-    return Arch(
-        n_layers=len(llm.blocks),
-        width=math.prod(found.streams),
-        streams=found.streams,
-        n_other_outputs=found.n_other_outputs,
-        parts=found.parts,
-        parallel=found.parallel,
-        rescales=found.rescales,
-        tail=_tail_names(found),
-        logit_scale=found.logit_scale,
-        logit_softcap=found.logit_softcap,
-        can_skip_blocks=found.can_skip_blocks,
-        can_add_rows=found.can_add_rows,
-        remembers="dynamic" in ropes,
+    """The architecture of `llm`, with what its config and its weights say."""
+    config = llm.config.get_text_config()
+    return known(llm).found.but(
+        remembers="dynamic" in _rope_types(config),
         head_dtype=_head_dtype(llm),
-        asks=tuple(name for name in _ASKED if getattr(llm.config.get_text_config(), name, False)),
+        asks=tuple(name for name in _ASKED if getattr(config, name, False)),
     )
 
 

@@ -58,7 +58,7 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
         raise ArchitectureError(
             f"dl.unroll takes a model whose forward pass is one stack of blocks: {error}"
         ) from error
-    n_blocks = len(once.get_submodule(found.blocks))
+    n_blocks = found.n_layers
     unrolled = in_order(once, found.blocks, [*range(n_blocks)] * passes)
     if bool(loop) if norm_between is None else norm_between:
         if len(found.tail) < 2:

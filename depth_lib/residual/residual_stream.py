@@ -73,7 +73,7 @@ def skip_head(llm, arch, h):
     """Let the unembedding not run: what a trace returns is sent back, and logits are large. (After `tracer.stop()` a
     server would run no further trace of the session.) h [B, T, d]: any residuals of this trace."""
     if not is_sharded(llm):  # ranks gather the slices of the head's own output
-        getattr(llm, arch.tail[-1]).skip(h[:1, :1, :1].clone())
+        llm.unembed.skip(h[:1, :1, :1].clone())
 
 
 def parts(block, arch):

@@ -10,7 +10,7 @@ def unembedded(llm, arch, h):
     h = h.unflatten(-1, arch.streams)
     if len(arch.streams) > 1:  # what merges them wants a batch
         h = h[None]
-    *before, unembed = arch.tail
+    *before, unembed = arch.tail_names
     for name in before:
         h = getattr(llm, name)(h)
     h = h if arch.head_dtype is None else h.to(arch.head_dtype)

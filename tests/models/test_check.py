@@ -1,7 +1,5 @@
 """check_model accepts every family as it was found, and refuses a reading that is wrong in any of the known ways."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 import transformers as tf
@@ -86,7 +84,7 @@ def misread(monkeypatch):
     def use(change):
         def read(*model):
             found = architecture(*model)
-            return replace(found, **change(found))
+            return found.but(**change(found))
 
         monkeypatch.setattr(load, "architecture", read)
 

@@ -1,7 +1,6 @@
 """What discovery finds, with and without weights: of deep models, in half precision, on GPUs, or offloaded."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import torch
@@ -32,7 +31,7 @@ def test_blocks_of_one_class_may_differ_by_their_place(dtype):
     m = [("post_feedforward_layernorm", 1.0, None), ("post_per_layer_input_norm", 1.0, None)]
     assert found.parts == ({"attention": a, "mlp": m},) * 12 and found.rescales
     assert found.can_skip_blocks and found.can_add_rows
-    assert replace(architecture(config), streams=found.streams) == found
+    assert vars(architecture(config).but(streams=found.streams, width=found.width)) == vars(found)
 
 
 def test_a_model_with_weights_elsewhere_is_read_from_its_config():
@@ -40,13 +39,13 @@ def test_a_model_with_weights_elsewhere_is_read_from_its_config():
     model = build("llama")
     found = architecture(model.config, model)
     model.model.embed_tokens.to("meta")
-    assert architecture(model.config, model) == found
+    assert vars(architecture(model.config, model)) == vars(found)
 
 
 @pytest.mark.parametrize("name", EACH_FAMILY)
 def test_a_config_alone_says_what_the_weights_say(name):
     model = build(name)
-    assert architecture(model.config) == architecture(model.config, model)
+    assert vars(architecture(model.config)) == vars(architecture(model.config, model))
 
 
 @pytest.mark.parametrize("name, devices", [("llama", 1), ("bloom", 1), ("llama", 2)])
@@ -60,7 +59,7 @@ def test_a_model_on_gpus_is_found_as_on_the_cpu(name, devices):
         else:
             for tensor in (*model.parameters(), *model.buffers()):
                 place(tensor, "cuda:0")
-        assert discover(model, nullcontext()) == found
+        assert vars(discover(model, nullcontext())) == vars(found)
 
 
 def test_what_asks_for_numbers_is_read_where_its_weights_are():
