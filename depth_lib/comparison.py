@@ -16,7 +16,6 @@ from .figures.grid import figure_of, save
 from .figures.kinds import KINDS, find_kind
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
-from .results.provenance import prompts_hash
 from .results.result import Result
 from .results.schemas import ARTIFACTS, MissingArtifact
 from .results.study import Study
@@ -149,8 +148,7 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
     if isinstance(source, TransformersModel):
         if prompts is None:
             raise ValueError(f'{name} is a model; give the prompts too: dl.compare({{"{name}": llm, …}}, prompts).')
-        of_texts = {"meta": {"prompts_hash": prompts_hash(texts_of(prompts))}}
-        return {("", p.__name__): p(source, texts_of(prompts)) | of_texts for p in (relative_contribution, logit_lens)}
+        return {("", p.__name__): p(source, texts_of(prompts)) for p in (relative_contribution, logit_lens)}
     if isinstance(source, Mapping):
         return {("", _probe_of(name, source)): source}
     folder = getattr(source, "folder", source)

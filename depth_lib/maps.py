@@ -22,6 +22,7 @@ from .models.check import name_of, verified_arch
 from .params import not_among
 from .progress import steps
 from .residual.states import states
+from .results.origin import of_texts, origin
 from .results.result import Result
 from .session import run
 
@@ -56,6 +57,7 @@ def linear_maps(
     """
     if problem := not_among(("residual", "contribution"), "what", what):
         raise ValueError(problem)
+    texts = texts_of(texts, "text")
     fit, test = _split(source, target, texts)
     width, n_fit = verified_arch(source).width, sum(map(len, fit))
     if n_fit < 4 * width:
@@ -73,7 +75,9 @@ def linear_maps(
         "relative_sums": sums,
         "n_tokens": lengths,
     }
-    return Result("linear_map", {key: value.float() for key, value in result.items()})
+    names = [Path(name_of(llm)).name for llm in (source, target)]
+    meta = origin(target, remote=False) | of_texts(texts) | {"model": " to ".join(names), "settings": {"what": what}}
+    return Result("linear_map", {key: value.float() for key, value in result.items()} | {"meta": meta})
 
 
 def stretch(result: Mapping) -> Estimate:
@@ -108,7 +112,7 @@ def _split(source, target, texts):
     fit, test = [], []
     positions = [getattr(llm.config.get_text_config(), "max_position_embeddings", None) for llm in (source, target)]
     longest = min(LONGEST, *filter(None, positions))
-    for k, text in enumerate(dict.fromkeys(texts_of(texts, "text"))):
+    for k, text in enumerate(dict.fromkeys(texts)):
         ids, others = (text_ids(llm.tokenizer, text)[0] for llm in (source, target))
         if ids != others:
             raise ValueError(f"the tokenizers differ on text {k}; take two models with the same tokenizer")

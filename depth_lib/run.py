@@ -7,7 +7,6 @@ Does not import torch before something is computed.
 """
 
 import contextlib
-import datetime
 import inspect
 import json
 import os
@@ -457,22 +456,16 @@ class Run:
 
     def _meta(self, probe: str, llm: Any, changed: Mapping) -> dict:
         """The provenance of a result that was just computed."""
-        from .models.bos import begins_with_bos
-        from .models.families import known, remark
+        from .results.origin import of_texts, origin
 
-        row, record, params = ARTIFACTS[probe], known(llm), self.params
-        meta = self.made_from(probe) | {"settings": self.settings(probe) | dict(changed)}
-        meta |= {"model": self.model, "dataset": self.dataset, "seed": params.SEED, "date": _now()}
-        meta |= {"check": record.checked, "runs": record.running, "blocks": remark(llm)}
-        meta |= {"bos": begins_with_bos(llm.tokenizer), "where": _where(llm, self.remote)}
+        row, params, found = ARTIFACTS[probe], self.params, origin(llm, self.remote)
+        meta = found | self.made_from(probe) | {"settings": self.settings(probe) | dict(changed)}
+        meta |= {"model": self.model, "dataset": self.dataset, "seed": params.SEED}
         if changed == RANDOM:
             meta |= {"dtype": "float32", "quantization": "none", "weights": "random"}
-        if self.on_server and record.running:
-            meta["dtype"] = record.running["dtype"]
-        if row.reads:
-            texts = getattr(self, row.reads)
-            meta |= {"n_prompts": len(texts), "prompts_hash": prompts_hash(texts)}
-        return meta
+        if self.on_server:
+            meta["dtype"] = found["dtype"]
+        return meta | of_texts(getattr(self, row.reads) if row.reads else None)
 
 
 @contextlib.contextmanager
@@ -483,18 +476,3 @@ def _writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         place = error.filename or folder
         raise ParamsError(f"{place}: {error.strerror or error}; free the disk, or give another OUT") from error
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def _where(llm: Any, remote: bool | str) -> str:
-    if remote not in (False, "local"):
-        from .remote.server import host_of
-
-        return f"NDIF {host_of(remote)}"
-    import torch
-
-    device = next(llm._module.parameters()).device
-    return f"local {torch.cuda.get_device_name(device) if device.type == 'cuda' else device}"

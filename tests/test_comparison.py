@@ -62,6 +62,14 @@ def test_prompts_are_the_same_if_their_texts_are_not_if_their_lengths_are(base_a
     assert (dl.compare({"base": base | alike, "tuned": longer}).frame.note == "").all()
 
 
+def test_results_in_memory_are_paired_if_they_are_of_the_same_texts(base_and_tuned, toy):
+    paired = dl.compare(dict(zip(("base", "tuned"), base_and_tuned, strict=True))).frame
+    assert (paired.note == "").all()
+    others = dl.logit_lens(toy, [text + "." for text in dl.load_prompts("gsm8k", 4, source="embedded")])
+    independent = dl.compare({"base": base_and_tuned[0], "others": others}).frame
+    assert len(independent) == 2 and independent.note.str.startswith("compared as independent").all()
+
+
 def test_models_are_measured_on_the_prompts_that_are_given():
     models, prompts = {name: dl.load_model(name) for name in ("toy-4l", "toy-8l")}, ["5 + 7 = 12", "3 + 4 = 7", "8"]
     frame = dl.compare(models, prompts).frame

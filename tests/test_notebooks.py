@@ -8,6 +8,7 @@ import pytest
 from transformers.utils import logging
 
 import depth_lib as dl
+from depth_lib.embedded import toy_path
 from depth_lib.params import FIVE_PROBES
 from tests.cells import run_cells
 from tests.notebooks import NOTEBOOKS, ROOT, executed_here, n_pictures, printed
@@ -68,12 +69,16 @@ def test_quickstart_says_and_draws_what_it_is_committed_with(capsys):
 
 @pytest.mark.slow
 def test_the_notebook_of_maps_shows_a_picture_and_a_slope_for_each_pair_and_keeps_the_maps(tmp_path):
-    notebook = executed_here("linear_maps", MODELS=["toy-4l", "toy-4l", "toy-8l"], OUT=str(tmp_path))
-    assert n_pictures(notebook) == 2 and "toy-4l → toy-4l: slope 1.00 [1.00, 1.00]" in printed(notebook)
-    assert {path.name for path in tmp_path.glob("linear_maps/*.pt")} == {
-        "linear_map_toy-4l_to_toy-4l.pt",
-        "linear_map_toy-4l_to_toy-8l.pt",
-    }
+    (tmp_path / "owner").mkdir()
+    (tmp_path / "owner/model").symlink_to(toy_path("toy-4l"))
+    notebook = executed_here(
+        "linear_maps", MODELS=["toy-4l", str(tmp_path / "owner/model"), "toy-8l"], OUT=str(tmp_path)
+    )
+    assert n_pictures(notebook) == 2 and "slope 1.00 [1.00, 1.00]" in printed(notebook)
+    maps = {path.name: dl.load_artifact(path) for path in tmp_path.glob("linear_maps/*.pt")}
+    assert maps.keys() == {"linear_map_toy-4l_to_model.pt", "linear_map_model_to_toy-8l.pt"}
+    assert maps["linear_map_model_to_toy-8l.pt"]["meta"]["model"] == "model to toy-8l"
+    assert maps["linear_map_model_to_toy-8l.pt"]["relative"].shape == (5, 9)
 
 
 def test_bad_input_ends_the_notebook_with_one_line_that_names_it():

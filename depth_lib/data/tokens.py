@@ -250,5 +250,5 @@ def skips_of(
         raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
     if len(numbers) < len(ids):
         short = [f"prompt {p} ({len(ids[p])} tokens)" for p in range(len(ids)) if p not in numbers]
-        warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=3)
+        warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=4)
     return [(ids[p], positions[p]) for p in numbers], numbers

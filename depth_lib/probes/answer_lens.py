@@ -18,10 +18,12 @@ from ..residual.residual_stream import inputs
 from ..residual.stream import read_residuals
 from ..residual.unembedding import lens as unembed
 from ..residual.unembedding import translated
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
 
+@with_origin
 def answer_lens(
     llm: TransformersModel, question: str, answer: str, lens: Lens | str | None = None, remote: bool | str = False
 ) -> Result:

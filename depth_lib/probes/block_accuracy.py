@@ -17,10 +17,12 @@ from ..data.orders import checked_order, listed
 from ..models.check import arch_to_change
 from ..models.removal import order_without
 from ..results.means import paired_change
+from ..results.origin import with_origin
 from ..results.result import Result
 from .choice_accuracy import endings_scored
 
 
+@with_origin
 def block_accuracy(
     llm: TransformersModel,
     choices: Sequence[Choice],

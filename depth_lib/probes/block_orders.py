@@ -22,10 +22,12 @@ from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.stream import Row, Stream, output_changes
 from ..results.means import over_prompts
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
 
+@with_origin
 def block_orders(
     llm: TransformersModel,
     prompts: list[str],

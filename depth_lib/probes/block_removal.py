@@ -22,12 +22,14 @@ from ..residual.distributions import output_change
 from ..residual.residual_stream import final_residual, inputs, silence, skip_head, start_at
 from ..residual.stream import Stream, read_residuals
 from ..results.means import over_prompts
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 from .block_orders import damage_of_prompt, no_loss_of_one_token, order_damage
 from .logit_lens import measure_logit_lens
 
 
+@with_origin
 def block_removal(
     llm: TransformersModel,
     prompts: list[str],

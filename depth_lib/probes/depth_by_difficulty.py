@@ -14,11 +14,13 @@ from nnsight import TransformersModel
 from ..data.examples import Example
 from ..data.tokens import answer_span, draw_four
 from ..models.check import arch_to_change
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 from .layer_effects import measure_layer_effects
 
 
+@with_origin
 def depth_by_difficulty(
     llm: TransformersModel, examples: Sequence[Example], remote: bool | str = False, budget: int | None = None
 ) -> Result:

@@ -17,10 +17,12 @@ from ..models.check import verified_arch
 from ..residual.budget import rows_of_logits
 from ..residual.residual_stream import entering, inputs, read_block, skip_head
 from ..residual.unembedding import lens
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
 
+@with_origin
 def direct_effects(llm: TransformersModel, question: str, answer: str, remote: bool | str = False) -> Result:
     """How much of an answer's log-probability attention and MLP of each block write directly.
 

@@ -13,10 +13,12 @@ from nnsight import TransformersModel
 
 from ..data.tokens import answer_span
 from ..models.check import arch_to_change
+from ..results.origin import with_origin
 from ..results.result import Result
 from .residual_erasure import erase, run_erasure
 
 
+@with_origin
 def future_erasure(
     llm: TransformersModel,
     question: str,

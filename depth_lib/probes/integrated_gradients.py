@@ -39,10 +39,12 @@ from ..residual.residual_stream import (
     with_hidden_states,
 )
 from ..residual.unembedding import lens
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
 
+@with_origin
 def integrated_gradients(
     llm: TransformersModel,
     question: str,
@@ -130,7 +132,7 @@ def _check_gradients(result, tolerance, method):
             f"the integrated gradients of blocks {blocks} are not known better than "
             f"{100 * result['error'][rough].max():.2g} % of the largest attribution, the worst of them: the answer's "
             f"probability jumps there, or half precision is too coarse; raise {finer}, or compute in float32",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

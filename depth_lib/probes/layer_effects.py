@@ -18,10 +18,12 @@ from ..residual.residual_stream import enter, entering, inputs, leaving, silence
 from ..residual.rounding import rounding_floor
 from ..residual.stream import Row, Stream, output_changes
 from ..results.means import over_prompts
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
 
+@with_origin
 def layer_effects(
     llm: TransformersModel,
     prompts: list[str],

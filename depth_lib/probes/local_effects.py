@@ -16,10 +16,12 @@ from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
 from ..residual.stream import Stream, contribution, relative_change
 from ..results.means import over_prompts
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
 
+@with_origin
 def local_effects(
     llm: TransformersModel,
     prompts: list[str],

@@ -30,6 +30,7 @@ from ..residual.stream import read_residuals
 from ..residual.unembedding import lens as unembed
 from ..residual.unembedding import translated
 from ..results.means import token_means
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
@@ -37,6 +38,7 @@ KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "re
 KEYS += ("res_entropy", "res_jsd", "res_settled")
 
 
+@with_origin
 def logit_lens(
     llm: TransformersModel,
     prompts: list[str],
@@ -101,7 +103,7 @@ def logit_lens(
         if without_template(llm, prompts):
             warnings.warn(
                 "this model has a chat template, and these prompts do not use it; dl.chat_prompts(llm, questions) does",
-                stacklevel=2,
+                stacklevel=3,
             )
     else:
         measured = measured_tokens(llm, prompts, answers, at)

@@ -21,6 +21,7 @@ from ..data.tokens import measured_tokens
 from ..models.check import verified_arch
 from ..residual.residual_stream import entering, inputs, read_block, sent_once, skip_head
 from ..results.means import token_means
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
@@ -28,6 +29,7 @@ KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_c
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
 
 
+@with_origin
 def relative_contribution(
     llm: TransformersModel,
     prompts: list[str],

@@ -15,10 +15,12 @@ from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
 from ..residual.stream import Row, Stream, output_changes, residuals
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
 
+@with_origin
 def residual_erasure(
     llm: TransformersModel,
     question: str,

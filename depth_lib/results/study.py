@@ -74,10 +74,10 @@ class Study(dict):
             meta, now = result["meta"], ARTIFACTS[without_pair(name)].version
             if meta.get("version", now) != now:
                 yield f"{dataset} × {model}: {name} is by version {meta['version']} of the probe, which has {now}"
-            elif meta.get("model", model) != model:
+            elif "dataset" in meta and meta.get("model", model) != model:  # a run's, not saved from memory
                 yield f"{dataset} × {model} has the {name} of {meta['model']}; move it to the folder {meta['model']}"
             changed = {key: str(value) for key, value in meta.get("settings", {}).items() if Path(str(value)).is_file()}
-            if any(label_of({key: file}) not in name for key, file in changed.items()):
+            if "@" in name and any(label_of({key: file}) not in name for key, file in changed.items()):
                 yield f"{dataset} × {model}: {name} was computed with {', '.join(changed.values())}, which has changed"
             record = record_in(self.paths[dataset, model, name].parent)
             made_from = {key: value for key, value in record.get("made_from", {}).items() if key not in _TEXTS}
@@ -90,7 +90,7 @@ class Study(dict):
         for (dataset, model, probe), result in self.items():
             meta = result["meta"]
             if probe in TABLE_PROBES and "prompts_hash" in meta:
-                prompts = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta['prompts_hash']}"
+                prompts = f"{meta.get('n_prompts')} prompts, hash {meta['prompts_hash']}"
                 groups[f"{dataset} has results of different prompts, which are not comparable"][prompts][model] = True
             if weights := meta.get("commit") or meta.get("weights"):
                 groups[f"{model} has results of different weights"][str(weights)][dataset] = True

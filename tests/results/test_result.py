@@ -4,13 +4,17 @@ import copy
 import pickle
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import ARTIFACTS, mismatch
-from tests.calls import EVERY
+from depth_lib.results.study import Study
+from depth_lib.run import Run
+from tests.calls import EVERY, EXAMPLES, SUM, TEXTS
 from tests.synthetic import result_of
 
 CALLS = {"layer_effects, future, layer": "layer_effects", "layer_effects, all, mlp": "mlp_effects"}
@@ -50,8 +54,47 @@ def test_it_is_equal_to_the_dict_that_it_is_and_stays_one_when_joined(lens):
     assert joined.probe == "logit_lens" and joined == plain | {"more": 1} and "more" not in lens
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_every_result_says_what_it_was_made_from_and_its_first_line_names_model_and_texts(toy, call):
+    result = EVERY[call](toy)
+    meta, first = result["meta"], repr(result).splitlines()[0]
+    assert (meta["model"], meta["dtype"], meta["where"]) == ("toy-4l", "float32", "local cpu")
+    assert meta["versions"].keys() >= {"torch", "transformers", "nnsight", "depth_lib"} and meta["date"]
+    if ARTIFACTS[result.probe].reads in ("prompts", "examples"):
+        texts = TEXTS if ARTIFACTS[result.probe].reads == "prompts" else EXAMPLES
+        assert (meta["n_prompts"], meta["prompts_hash"]) == (len(texts), prompts_hash(texts))
+        assert f" of toy-4l, {len(texts)} prompts (hash {prompts_hash(texts)[:8]}): " in first
+    else:
+        assert (meta["settings"]["question"], meta["settings"]["answer"]) == SUM
+        assert f" of toy-4l, '{''.join(SUM)}'" in first
+
+
+def test_a_setting_is_stored_as_it_was_given_and_an_array_by_its_content(toy, tmp_path):
+    lens = dl.fit_lens(toy, TEXTS, "ridge")
+    read, other = (dl.logit_lens(toy, iter(TEXTS), lens=lens | {"b": lens["b"] + k})["meta"] for k in (0, 1))
+    assert read["n_prompts"] == 3 and read["settings"]["lens"]["kind"] == "ridge"
+    assert read["settings"]["lens"]["A"] == other["settings"]["lens"]["A"]
+    assert read["settings"]["lens"]["b"] != other["settings"]["lens"]["b"]
+    result = dl.layer_effects(toy, TEXTS, part="mlp")
+    assert result["meta"]["settings"] == {"part": "mlp"}
+    assert dl.load_artifact(result.save(tmp_path))["meta"].items() >= result["meta"].items()
+
+
+def test_a_saved_result_and_a_runs_of_the_same_texts_are_paired(tmp_path, toy):
+    run = Run({"MODEL": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 3, "SOURCE": "embedded", "OUT": str(tmp_path)})
+    stored, ours = run.result("logit_lens"), dl.logit_lens(toy, run.prompts)
+    common = ("model", "dtype", "where", "prompts_hash", "n_prompts", "settings", "versions", "check", "runs", "bos")
+    assert all(stored["meta"][name] == ours["meta"][name] for name in common)
+    ours.save(tmp_path / "gsm8k" / "mine")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(Study(tmp_path)) == 2
+
+
 def same(one, other):
-    """Whether two tensors, or two lists of tensors, are equal."""
+    """Whether two tensors, two lists of tensors, or what `meta` says of both, are equal."""
+    if isinstance(one, dict):
+        return {**one, "probe": 0, "version": 0} == {**other, "probe": 0, "version": 0}
     pairs = zip(one, other, strict=True) if isinstance(one, list) else [(one, other)]
     return all(torch.equal(*pair) for pair in pairs)
 
@@ -66,6 +109,7 @@ def test_it_is_pickled_copied_and_stored_without_its_class(lens, tmp_path):
         "import sys, torch\n"
         "one, two = (torch.load(name, weights_only=True) for name in sys.argv[1:])\n"
         "assert all(map(torch.equal, one.pop('settling'), two.pop('settling')))\n"
+        "assert one.pop('meta').items() <= two.pop('meta').items()\n"
         "assert all(torch.equal(one[key], two[key]) for key in {*one, *two}) and type(two) is dict\n"
         "assert 'depth_lib' not in sys.modules\n"
     )
