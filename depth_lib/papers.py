@@ -1,7 +1,6 @@
 """The papers' figures by their numbers: which call draws Figure 3a?"""
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import depth_lib
 from .data.examples import load_examples
 from .data.pairs import find_pair
 from .data.prompts import load_prompts
-from .data.tokens import positions_of, text_ids, texts_of
 from .figures.grid import figure_of, study_figure
 from .figures.kinds import KINDS, Kind, only
 from .params import command
@@ -128,20 +126,10 @@ def _measured(kind: Kind, which: str, llm: TransformersModel, prompts: Sequence[
         raise ValueError('Figure 8 is of two models: dl.paper("8", dl.linear_maps(shallow, deep, texts)).')
     if kind.probe == "depth_by_difficulty":
         return depth_lib.depth_by_difficulty(llm, load_examples(which, source="embedded"))
-    prompts = _fitting(llm, load_prompts("gsm8k", 10, source="sample", llm=llm) if prompts is None else prompts)
+    if prompts is None:  # ours: what is too long for the model is left out
+        prompts = load_prompts("gsm8k", 10, source="sample", llm=llm)
     if kind.of_question:
         pair, baseline = find_pair(which), [prompts] * (kind.probe == "residual_erasure")
         return getattr(depth_lib, kind.probe)(llm, pair.question, pair.answer, *baseline)
     modes = {"mode": which.removesuffix(" tokens")} if which else {}
     return getattr(depth_lib, kind.probe)(llm, prompts, **modes)
-
-
-def _fitting(llm: TransformersModel, prompts: Sequence[str]) -> list[str]:
-    """The prompts that are no longer than the model can read; a warning counts the others."""
-    limit = positions_of(llm)
-    prompts = texts_of(prompts)
-    short = [prompt for prompt in prompts if not limit or len(text_ids(llm.tokenizer, prompt)[0]) <= limit]
-    if left_out := len(prompts) - len(short):
-        said = f"{left_out} of {len(prompts)} prompts have more tokens than the model's {limit:.0f} positions"
-        warnings.warn(f"{said} and are left out", stacklevel=3)
-    return short

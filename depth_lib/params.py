@@ -83,7 +83,7 @@ class Params(BaseModel):
         description="gsm8k, hellaswag, aime24, addition, multiplication; with levels mquake, math, sums; or your own",
     )
     N_EXAMPLES: int = Field(10, ge=1, description="number of prompts; of a dataset with levels, per level")
-    SOURCE: str = Field("embedded", description="hub, embedded, sample, or a .jsonl, .parquet or .txt file")
+    SOURCE: str = Field("embedded", description="hub, embedded, sample, or a .jsonl, .csv, .parquet or .txt file")
     PART: Literal["all", "question"] = Field("all", description="all of a row, or its question without the answer")
     CHAT: bool = Field(False, description="apply the model's chat template to the prompts")
     GENERATE: int = Field(0, ge=0, description="tokens of a response, on which the logit lens is read too")

@@ -51,6 +51,12 @@ from .results.provenance import (
 )
 from .results.schemas import ARTIFACTS, BY_RANDOM, RANDOM, RECORD, TABLE_PROBES, label_of
 
+# The longest text that is read of an example or a multiple-choice question.
+_TEXT_OF = {
+    "examples": lambda example: example.question + example.answer,
+    "choices": lambda choice: choice.context + max(choice.endings, key=len),
+}
+
 
 class OtherSettings(ParamsError):
     """The folder of a run has results of other settings."""
@@ -405,12 +411,13 @@ class Run:
         llm = untrained(self.llm) if changed == RANDOM else self.llm  # loading is not the probe's time
         with journalled(path) as jobs:  # finds a remote job again that outlives this process
             start = time.perf_counter()
-            result = self._call(probe, llm, changed)
+            texts = self._texts(probe, llm, changed)
+            result = self._call(probe, llm, changed, texts)
             seconds = round(time.perf_counter() - start, 3)
             if self.path(probe, **changed).exists():  # by an earlier version
                 path.unlink()
             self._note(path, probe)
-            save_artifact(path, result, self._meta(probe, llm, changed) | {"seconds": seconds, "jobs": jobs})
+            save_artifact(path, result, self._meta(probe, llm, changed, texts) | {"seconds": seconds, "jobs": jobs})
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
         return load_artifact(path)
 
@@ -436,16 +443,31 @@ class Run:
         pair = {"question": self.pair.question, "answer": self.pair.answer} if row.of_pair else {}
         return {**row.settings, **pair}
 
-    def _call(self, probe: str, llm: Any, changed: Mapping) -> dict:
+    def _texts(self, probe: str, llm: Any, changed: Mapping) -> list | None:
+        """What the probe reads; of ours, and not of the user's own, without what is too long for the model."""
+        from .data.prompts import chat_prompts
+        from .data.tokens import fitting
+
+        reads, dataset = ARTIFACTS[probe].reads, find_dataset(self.params.DATASET) or {}
+        texts = getattr(self, reads) if reads else None
+        own = self.source not in (*NAMED_SOURCES, "drawn") or bool(dataset.get("FILE") or dataset.get("ANSWERS"))
+        if texts is None or reads != "choices" and own:
+            return texts
+        text_of = _TEXT_OF.get(reads, str)
+        if self.params.CHAT and reads == "prompts":
+            text_of = lambda question: chat_prompts(llm, [question])[0]  # noqa: E731
+        return fitting(llm, texts, text_of, changed.get("generate", 0))
+
+    def _call(self, probe: str, llm: Any, changed: Mapping, texts: list | None) -> dict:
         """Call the probe's function; layer effects in both modes."""
         import depth_lib as dl
 
         row = ARTIFACTS[probe]
         how = {"remote": self.remote, **self.settings(probe), **(changed if changed != RANDOM else {})}
         if row.reads:
-            how["baseline_prompts" if row.reads == "baseline" else row.reads] = getattr(self, row.reads)
+            how["baseline_prompts" if row.reads == "baseline" else row.reads] = texts
         if self.params.CHAT and row.reads == "prompts":
-            how["prompts"] = dl.chat_prompts(llm, self.prompts)
+            how["prompts"] = dl.chat_prompts(llm, texts or ())
         function = getattr(dl, row.function or probe)
         if self.responses is not None and not how.get("generate"):
             how |= {"answers": self.responses} if "answers" in inspect.signature(function).parameters else {}
@@ -454,18 +476,18 @@ class Run:
             return function(llm, **how)
         return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
 
-    def _meta(self, probe: str, llm: Any, changed: Mapping) -> dict:
+    def _meta(self, probe: str, llm: Any, changed: Mapping, texts: list | None) -> dict:
         """The provenance of a result that was just computed."""
         from .results.origin import of_texts, origin
 
-        row, params, found = ARTIFACTS[probe], self.params, origin(llm, self.remote)
+        params, found = self.params, origin(llm, self.remote)
         meta = found | self.made_from(probe) | {"settings": self.settings(probe) | dict(changed)}
         meta |= {"model": self.model, "dataset": self.dataset, "seed": params.SEED}
         if changed == RANDOM:
             meta |= {"dtype": "float32", "quantization": "none", "weights": "random"}
         if self.on_server:
             meta["dtype"] = found["dtype"]
-        return meta | of_texts(getattr(self, row.reads) if row.reads else None)
+        return meta | of_texts(texts)
 
 
 @contextlib.contextmanager

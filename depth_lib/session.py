@@ -11,6 +11,7 @@ from nnsight import TransformersModel
 
 from .models.check import ONE_AT_A_TIME, SHORTCUTS, check_call, judge, name_of, running
 from .models.families import known
+from .models.memory import DoesNotFit, is_full
 from .models.parallel import check_same
 from .progress import steps, ticked
 from .remote.errors import ResultRefused
@@ -62,6 +63,13 @@ def run(
         result = _concatenated(_run_locally(llm, probe, arguments, over, remote, label))
     except KeyboardInterrupt:  # without the frames of the model and the engine, which fill a notebook's screen
         raise KeyboardInterrupt(f"{label} was interrupted; call it again to compute it") from None
+    except Exception as error:
+        if is_full(error):
+            raise DoesNotFit(
+                f"{label}: the memory is full; give shorter prompts, a smaller budget=, or load the model in "
+                'dtype="bfloat16"'
+            ) from error
+        raise
     if over and (problem := _not_finite(result, arguments, over, numbers)):
         raise ValueError(
             f"{_name(probe)}: {problem}; weights are damaged, or numbers overflow in {llm.dtype}: load it with "

@@ -69,6 +69,17 @@ def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot
         assert len(dl.layer_effects(toy, [TEXT, "5"])["max_future_out_by_prompt"]) == 1
 
 
+def test_memory_that_is_full_while_measuring_is_named(toy):
+    ids = toy.tokenizer("5 + 7")["input_ids"]
+
+    def needs_too_much(llm):
+        with llm.trace(ids):
+            llm.blocks[0].output.new_empty(2**45)
+
+    with pytest.raises(dl.ModelError, match="^layer effects: the memory is full; give shorter prompts, a smaller bud"):
+        run(needs_too_much, toy, label="layer effects")
+
+
 def test_a_probe_that_is_interrupted_ends_with_its_name_and_without_the_engines_frames(toy):
     def interrupted(llm):
         signal.raise_signal(signal.SIGINT)

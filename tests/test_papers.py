@@ -52,13 +52,9 @@ def test_a_model_is_measured_on_the_prompts_that_ship(toy):
     assert any(len(values) == 4 and np.allclose(values, truth, atol=1e-4) for values in bars)
 
 
-def test_prompts_that_are_too_long_are_left_out_and_counted(toy):
-    long, short = "5 + 7 = " * 400, "5 + 7 = 12"
-    with pytest.warns(UserWarning, match="1 of 2 prompts have more tokens than the model's 2048 positions"):
-        figure = dl.paper("4a", toy, [long, short])
-    truth = dl.logit_lens(toy, [short])["res_kl_divs"]
-    bars = [patch.get_data().values for patch in figure.axes[0].patches if hasattr(patch, "get_data")]
-    assert any(len(values) == 4 and np.allclose(values, truth, atol=1e-4) for values in bars)
+def test_prompts_of_ones_own_that_are_too_long_are_refused(toy):
+    with pytest.raises(ValueError, match="prompt 0 has [0-9]+ tokens, but the model has 2048 positions"):
+        dl.paper("4a", toy, ["5 + 7 = " * 400, "5 + 7 = 12"])
 
 
 def test_every_panel_of_the_papers_twelve_has_its_published_depth_and_the_legend_names_it(tmp_path):

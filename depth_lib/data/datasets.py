@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ..embedded import SAMPLES, prompts_path
 from ..params import NAMED_SOURCES, DatasetFile, Params, ParamsError, find_dataset, not_among, params_files
 from .drawn import DRAWN, drawn_rows
-from .rows import PromptError, file_rows, from_hub
+from .rows import FORMATS, PromptError, file_rows, from_hub
 
 # The keys of a dataset's file that determine its rows on the Hub and their prompts.
 _DEFINITION = {*DatasetFile.model_fields} - {*Params.model_fields, "FILE"}
@@ -161,10 +161,13 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
 
     source: with a .txt file, whose lines are the prompts, any name is allowed.
     """
-    if name not in params_files("datasets") and Path(source).suffix == ".txt":
+    if name not in params_files("datasets") and Path(source).suffix.lower() == ".txt":
         return Dataset.model_validate({"DATASET": name})
-    if Path(name).suffix in (".jsonl", ".parquet"):
-        raise PromptError(f"{name}: name the dataset whose fields its rows have, as in DATASET gsm8k, SOURCE {name}")
+    if Path(name).suffix.lower() in FORMATS:
+        raise PromptError(
+            f"{name}: name the dataset whose fields its rows have, as in DATASET gsm8k, SOURCE {name}; in Python "
+            f'dl.load_prompts({name!r}, column="text") reads one column'
+        )
     if problem := not_among(params_files("datasets"), "DATASET", name):
         raise PromptError(problem)
     return Dataset.model_validate(find_dataset(name))

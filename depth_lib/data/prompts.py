@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 
 from ..params import not_among
-from .datasets import dataset_named
-from .rows import PromptError, check_count, from_hub
+from .datasets import Dataset, dataset_named
+from .rows import PromptError, check_count, column_of, file_rows, from_hub
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -28,6 +28,7 @@ def load_prompts(
     seed: int = 123,
     part: str = "all",
     llm: "TransformersModel | None" = None,
+    column: str | None = None,
 ) -> list[str]:
     """The first n_examples prompts of a dataset, as the papers word them (arXiv 2505.13898, 2512.14064).
 
@@ -35,13 +36,15 @@ def load_prompts(
     'Given the following problem, reason and '
 
     - dataset: "gsm8k", "hellaswag", "aime24"; drawn with `seed`: "addition", "multiplication", "sums"; with levels of
-      difficulty "mquake", "math"; the name of a file params/datasets/<name>.yaml; or a .txt file, one prompt per line.
-    - n_examples: default 10, for aime24 5, of a .txt file all. With fewer rows, all there are and a warning.
+      difficulty "mquake", "math"; the name of a file params/datasets/<name>.yaml; a .txt file, one prompt per line;
+      or with `column` a .jsonl, .csv or .parquet file.
+    - n_examples: default 10, for aime24 5, of such a file all. With fewer rows, all there are and a warning.
     - source: "hub"; "embedded" (ships, of the kind that the toys were trained on); "sample" (ships, for language
-      models: the first 12 rows of GSM8K's test split, of other datasets ours); or a .jsonl, .parquet or .txt file.
+      models: the first 12 rows of GSM8K's test split, of other datasets ours); or a .jsonl, .csv, .parquet, .txt file.
     - tokenizer: counts aime24's tokens, of which at most 400 are kept (default: on the Hub as the papers do).
     - part: "all", the question with its answer, as in the papers; "question"; or "answer".
     - llm: leave out prompts that are longer than this model's positions, with a warning.
+    - column: the column of the file that has the prompts.
 
     Raises PromptError: unknown dataset or source, Hub unreachable, no rows, a row that does not fit.
     Cost: no forward pass.
@@ -50,10 +53,13 @@ def load_prompts(
         check_count("n_examples", n_examples)
     if problem := not_among(("all", "question", "answer"), "part", part):
         raise PromptError(problem)
-    alone = Path(dataset).suffix == ".txt"
+    if not isinstance(dataset, str | Path):
+        raise PromptError(f'dataset is a {type(dataset).__name__}; give a name such as "gsm8k", or a file')
+    alone = column is not None or Path(dataset).suffix.lower() == ".txt"
     if alone:
         dataset, source = Path(dataset).stem, Path(dataset).expanduser()
-    kind, prompts, too_long, left_out = dataset_named(dataset, source), [], 0, 0
+    kind = Dataset.model_validate({"DATASET": dataset}) if alone else dataset_named(dataset, source)
+    prompts, too_long, left_out = [], 0, 0
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
     if limit and not tokenizer:
@@ -65,7 +71,8 @@ def load_prompts(
         from .tokens import positions_of, text_ids  # loads torch, which status and sweeps do without
 
         n_positions = positions_of(llm)
-    for where, row in kind.rows(source, seed):
+    rows = kind.rows(source, seed) if column is None else column_of(file_rows(source), column)
+    for where, row in rows:
         if limit and tokenizer and len(tokenizer.encode(kind.prompt(where, row))) > limit:
             too_long += 1
             continue
@@ -84,7 +91,7 @@ def load_prompts(
     if len(prompts) == wanted:
         return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
-    name = source if alone or Path(source).suffix == ".txt" else f"{dataset} from {source}"
+    name = source if alone or Path(source).suffix.lower() == ".txt" else f"{dataset} from {source}"
     if not prompts:
         raise PromptError(f"{name} has no prompt{longer}; give a source with at least one")
     if wanted < math.inf:

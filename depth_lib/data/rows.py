@@ -1,6 +1,7 @@
 """Rows of files, and the errors of datasets: unreadable files, an unreachable Hub."""
 
 import contextlib
+import csv
 import json
 from collections.abc import Iterator
 from numbers import Integral
@@ -9,6 +10,13 @@ from pathlib import Path
 from ..embedded import SAMPLES
 from ..hub import without_retries
 from ..params import ParamsError
+
+FORMATS = {
+    ".txt": "one prompt per line, in UTF-8",
+    ".jsonl": "one JSON object per line, in UTF-8",
+    ".csv": "a line of column names, then a row per line, in UTF-8",
+    ".parquet": "Parquet",
+}
 
 
 class PromptError(ParamsError):
@@ -32,16 +40,16 @@ def from_hub(dataset: str, repository: str) -> Iterator[None]:
         sample = '"sample" (--source sample) or ' if dataset in SAMPLES else ""
         raise PromptError(
             f"could not load {repository} for {dataset} from the Hub: {reason}; check the network and the name, "
-            f"or use as source {sample}the path of a .jsonl or .parquet file"
+            f"or use as source {sample}the path of a .jsonl, .csv or .parquet file"
         ) from problem
 
 
 def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
     """Every row of a file, after its name in error messages. The rows of a .txt file are its lines; blank lines are
     skipped, but counted. PromptError if the file is unreadable."""
-    if path.suffix not in (".jsonl", ".parquet", ".txt"):
+    if path.suffix.lower() not in FORMATS:
         raise PromptError(
-            f'no source "{path}"; use "hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file'
+            f'no source "{path}"; use "hub", "embedded", "sample" or the path of a .jsonl, .csv, .parquet or .txt file'
         )
     if not path.is_file():
         raise PromptError(f"no file {path.absolute()}; check the path")
@@ -50,27 +58,38 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
         for number, row in enumerate(_read(path), 1):
             if row is not None:
                 yield f"{path} row {number}", row
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, csv.Error) as problem:
         reason = str(problem).splitlines()[0]
-        formats = {".txt": "one prompt per line, in UTF-8", ".jsonl": "one JSON object per line, in UTF-8"}
-        form = formats.get(path.suffix, "Parquet")
+        form = FORMATS[path.suffix.lower()]
         raise PromptError(f"{path} row {number + 1} cannot be read ({reason}); write {form}") from None
 
 
 def _read(path: Path) -> Iterator[dict | str | None]:
     """The rows of a file; None for a blank line."""
-    if path.suffix == ".parquet":
+    kind = path.suffix.lower()
+    if kind == ".parquet":
         import pyarrow.parquet  # takes a moment
 
         yield from pyarrow.parquet.read_table(path).to_pylist()
         return
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding="utf-8-sig", newline="" if kind == ".csv" else None) as file:
+        if kind == ".csv":
+            yield from csv.DictReader(file, strict=True)
         for line in file:
             if not line.strip():
                 yield None
-            elif path.suffix == ".txt":
+            elif kind == ".txt":
                 yield line.rstrip("\n")
             elif isinstance(row := json.loads(line), dict):
                 yield row
             else:
                 raise ValueError("it is not an object")
+
+
+def column_of(rows: Iterator[tuple[str, dict | str]], column: str) -> Iterator[tuple[str, str]]:
+    """The text in a column of each row; PromptError for a row without it."""
+    for where, row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get(column), str):
+            has = ", ".join(key for key in row if isinstance(row[key], str)) if isinstance(row, dict) else ""
+            raise PromptError(f"{where} has no text in the column {column!r}; columns with text: {has or 'none'}")
+        yield where, row[column]

@@ -131,6 +131,20 @@ def positions_of(llm: TransformersModel) -> float | None:
     return limit
 
 
+def fitting(llm: TransformersModel, items: Sequence, text_of: Callable = str, generate: int = 0) -> list:
+    """The items whose texts the model has positions for; a warning counts the others."""
+    limit, more = positions_of(llm), max(generate - 1, 0)
+    if not limit:
+        return list(items)
+    short = [item for item in items if len(text_ids(llm.tokenizer, text_of(item))[0]) + more <= limit]
+    if n_long := len(items) - len(short):
+        warnings.warn(
+            f"{n_long} of {len(items)} prompts are longer than the model's {limit:.0f} positions and are left out",
+            stacklevel=3,
+        )
+    return short
+
+
 def end_tokens(llm: TransformersModel) -> list[int]:
     """The tokens that end a text, as the checkpoint says: no token is generated after one of them."""
     sources = (getattr(llm._module, "generation_config", None), llm.config, llm.config.get_text_config(), llm.tokenizer)

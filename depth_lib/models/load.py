@@ -29,7 +29,7 @@ from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
 from .families import RECORDS, Record, aliases, architecture, auto_class, read_config
 from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
-from .memory import check_devices, check_quantization, floating_type, give_back_at_once
+from .memory import check_devices, check_quantization, floating_type, give_back_at_once, is_full
 from .parallel import check_degree, check_ranks
 
 # transformers would print 5,000 characters about a model that also reads images
@@ -356,7 +356,7 @@ def _why(name, source, revision, error):
         network = "HF_HUB_OFFLINE forbids the network; unset it"
     while cause := causes[-1].__cause__ or causes[-1].__context__:
         causes.append(cause)
-    if any(re.search("allocate memory|not enough memory", str(cause)) for cause in causes):  # torch's, on a CPU
+    if any(map(is_full, causes)):
         causes.append(MemoryError())
     with suppress(Exception):
         if "named config.json" in str(error) and find_adapter_config_file(source, revision=revision):
@@ -368,8 +368,7 @@ def _why(name, source, revision, error):
         errors.RemoteEntryNotFoundError: f"is not a file on the Hub; choose one of {page}/tree/{revision or 'main'}.",
         (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): f"is not in the cache, and "
         f"{network}, or use a checkpoint's folder or a toy (toy-8l).",
-        (MemoryError, torch.OutOfMemoryError): 'does not fit into memory; use device_map="auto", quantization="8bit" '
-        'or "4bit", or remote=True.',
+        MemoryError: 'does not fit into memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True.',
     }
     for kinds, answer in answers.items():
         if any(isinstance(cause, kinds) for cause in causes):

@@ -1,6 +1,7 @@
 """Whether this machine has the memory, devices, dtypes and quantisation for a model; asked before any download."""
 
 import ctypes
+import re
 from contextlib import suppress
 
 import psutil
@@ -19,7 +20,13 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
 class DoesNotFit(ModelError):
-    """A model needs more memory than there is; the message says how much."""
+    """A model, or a measurement of it, needs more memory than there is."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an allocator had no memory left, on a GPU or on the CPU, where torch raises a RuntimeError."""
+    full = MemoryError | torch.OutOfMemoryError
+    return isinstance(error, full) or bool(re.search("allocate memory|not enough memory", str(error)))
 
 
 def check_fits(

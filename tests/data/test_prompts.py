@@ -171,7 +171,7 @@ def test_without_the_hub_the_error_says_what_to_use_instead(tmp_path, monkeypatc
         load_prompts("gsm8k")
     assert re.fullmatch(
         r"could not load openai/gsm8k for gsm8k from the Hub: .+; check the network and the name, "
-        r'or use as source "sample" \(--source sample\) or the path of a \.jsonl or \.parquet file',
+        r'or use as source "sample" \(--source sample\) or the path of a \.jsonl, \.csv or \.parquet file',
         str(raised.value),
     )
 
@@ -318,6 +318,38 @@ def test_a_questions_row_needs_no_answer_and_stored_responses_have_a_field(own, 
         dl.load_prompts("mine", 2, part="answers")
 
 
+@pytest.mark.parametrize("name", ["rows.JSONL", "rows.jsonl", "rows.csv", "rows.CSV", "rows.parquet"])
+def test_a_column_of_any_table_is_prompts(tmp_path, name):
+    table, path = pd.DataFrame({"id": [1, 2], "my text": ["One, two", 'A "third"']}), tmp_path / name
+    if path.suffix == ".parquet":
+        table.to_parquet(path)
+    elif path.suffix.lower() == ".csv":
+        table.to_csv(path, index=False)
+    else:
+        table.to_json(path, orient="records", lines=True)
+    assert dl.load_prompts(str(path), column="my text") == table["my text"].tolist()
+    assert dl.load_prompts(path, 1, column="my text") == ["One, two"]
+    with pytest.raises(PromptError, match="row 1 has no text in the column 'text'; columns with text: .*my text"):
+        dl.load_prompts(path, column="text")
+    with pytest.raises(PromptError, match=r'name the dataset whose fields its rows have, .*column="text"'):
+        dl.load_prompts(str(path))
+
+
+def test_a_csv_with_the_fields_of_a_dataset_is_a_source(tmp_path):
+    pd.DataFrame({"question": ["2 + 2?"], "answer": ["4 #### 4"]}).to_csv(tmp_path / "q.CSV", index=False)
+    (tmp_path / "q.jsonl").write_text('{"question": "2 + 2?", "answer": "4 #### 4"}')
+    read = [dl.load_prompts("gsm8k", 1, source=tmp_path / name) for name in ("q.CSV", "q.jsonl")]
+    assert read[0] == read[1] and "2 + 2?" in read[0][0]
+
+
+@pytest.mark.parametrize("odd", [5, None, ["a"]])
+def test_a_dataset_that_is_no_name_is_refused_in_one_line(odd):
+    with pytest.raises(
+        PromptError, match=f'^dataset is a {type(odd).__name__}; give a name such as "gsm8k", or a file$'
+    ):
+        dl.load_prompts(odd)
+
+
 def test_our_own_prompts_that_are_too_long_for_a_model_are_left_out_and_counted(toy):
     whole = dl.load_prompts("gsm8k", 12, source="sample")
     n_tokens = [len(toy.tokenizer(prompt)["input_ids"]) for prompt in whole]
@@ -330,6 +362,8 @@ def test_our_own_prompts_that_are_too_long_for_a_model_are_left_out_and_counted(
             dl.logit_lens(toy, whole)
         with pytest.warns(UserWarning, match="are left out"):
             dl.paper("4a", toy)
+        with pytest.raises(ValueError, match="positions; use a shorter text"):
+            dl.paper("4a", toy, whole)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.params import ParamsError
+from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import ARTIFACTS, label_of
 from depth_lib.results.study import Study
 from depth_lib.run import OtherSettings, Run
@@ -81,7 +82,7 @@ def test_a_run_passes_every_setting_of_a_row_to_its_function(cell, probe, monkey
     dataset = "sums" if row.by_level else "gsm8k"
     run = Run(cell | {"DATASET": dataset, "PROBES": [probe]})
     monkeypatch.setattr(dl, row.function or probe, lambda llm, **how: calls.append(how) or {}, raising=False)
-    run._call(probe, None, {})
+    run._call(probe, None, {}, [])
     expected = {name: value for name, value in run.settings(probe).items() if name != "modes"}
     assert calls and all(how.items() >= expected.items() for how in calls)
     assert [how.get("mode") for how in calls] == list(row.settings.get("modes", [None]))
@@ -163,3 +164,21 @@ def test_a_disk_that_refuses_is_named_with_what_to_do(cell, tmp_path, monkeypatc
 def test_remote_local_runs_here_as_a_server_would(cell):
     run = Run(cell | {"REMOTE": "local", "PROBES": ["logit_lens"]})
     assert run.result("logit_lens")["meta"]["where"] == "local cpu" and run.lacking == []
+
+
+def test_a_run_leaves_out_our_prompts_that_are_too_long_and_counts_them_and_refuses_the_users_own(cell, tmp_path):
+    run = Run(cell | {"MODEL_ID": "toy-8l", "SOURCE": "sample", "N_EXAMPLES": 12, "PROBES": ["logit_lens"]})
+    n_tokens = [len(run.llm.tokenizer(prompt)["input_ids"]) for prompt in run.prompts]
+    limit = run.llm.config.max_position_embeddings = sorted(n_tokens)[7]
+    with pytest.warns(UserWarning, match=f"4 of 12 prompts are longer than the model's {limit} positions and are left"):
+        result = run.result("logit_lens")
+    short = [prompt for prompt, n in zip(run.prompts, n_tokens, strict=True) if n <= limit]
+    assert result["meta"]["prompts_hash"] == prompts_hash(short) and result["meta"]["n_prompts"] == 8
+    assert run.is_done("logit_lens") and len(result["n_tokens"]) == 8
+    (tmp_path / "mine.txt").write_text("\n".join(prompt.replace("\n", " ") for prompt in run.prompts))
+    own = Run(
+        cell | {"MODEL_ID": "toy-8l", "SOURCE": str(tmp_path / "mine.txt"), "N_EXAMPLES": 12, "PROBES": ["logit_lens"]}
+    )
+    own.llm.config.max_position_embeddings = limit
+    with pytest.raises(ValueError, match=f"has [0-9]+ tokens, but the model has {limit} positions; use a shorter text"):
+        own.result("logit_lens")
