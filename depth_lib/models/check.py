@@ -189,6 +189,12 @@ def check_here(llm: TransformersModel) -> None:
             problem = differ(read, logits_of(llm._module, arguments["ids"]))
     except Exception as error:  # models raise anything
         raise not_computed(llm, error) from error
+    n_logits, vocabulary = read.shape[-1], llm.config.get_text_config().vocab_size
+    if n_logits < vocabulary:
+        raise ArchitectureError(
+            f"{name_of(llm)}: its head gives {n_logits} numbers, no logits over its vocabulary of {vocabulary} tokens; "
+            "give the model with its unembedding."
+        )
     judge(llm, measured)
     if problem:  # nnsight does not see the model's own hooks and `forward`
         raise ArchitectureError(

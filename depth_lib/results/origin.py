@@ -67,7 +67,8 @@ def _where(llm: TransformersModel, remote: bool | str) -> str:
     if remote not in (False, "local"):
         return f"NDIF {host_of(remote)}"
     device = next(llm._module.parameters()).device
-    return f"local {torch.cuda.get_device_name(device) if device.type == 'cuda' else device}"
+    named = device.type == "cuda" and torch.cuda.is_available()
+    return f"local {torch.cuda.get_device_name(device) if named else device}"
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Models that are in memory: of a training loop, or with adapters."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -153,3 +154,10 @@ def test_a_block_at_several_places_is_as_many_layers():
     ids = torch.tensor([byte_tokenizer()("5 + 7 = ")["input_ids"]])
     generated = (model._module.generate(ids, max_new_tokens=5, do_sample=False) for model in (llm, apart))
     assert torch.equal(*generated), "each layer has its own place in the cache"
+
+
+def test_a_model_whose_head_gives_no_logits_is_refused(model, tokenizer):
+    model = copy.deepcopy(model)
+    model.lm_head = torch.nn.Identity()
+    with pytest.raises(dl.ModelError, match="its head gives .* numbers, no logits over its vocabulary of .* tokens"):
+        dl.load_model(model, tokenizer)

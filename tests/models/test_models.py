@@ -51,7 +51,8 @@ def test_weights_have_the_dtype_that_is_asked_for_or_else_the_checkpoints(checkp
 
 def test_a_device_map_changes_no_number_on_one_device(checkpoint):
     plain, mapped = (dl.logit_lens(dl.load_model(checkpoint, **o), [TEXT]) for o in ({}, {"device_map": "auto"}))
-    torch.testing.assert_close(dict(mapped), dict(plain), rtol=0, atol=0)
+    mapped, plain = ({key: value for key, value in one.items() if key != "meta"} for one in (mapped, plain))
+    torch.testing.assert_close(mapped, plain, rtol=0, atol=0)
 
 
 def test_a_hub_model_is_read_from_the_cache_at_the_revision_that_is_asked_for(cache):

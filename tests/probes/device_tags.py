@@ -23,7 +23,6 @@ class PretendDevices(TorchFunctionMode):
 
     def __enter__(self):
         memory = {"mem_get_info": (2**33, 2**34), "memory_reserved": 2**32, "memory_allocated": 2**31}
-        memory["get_device_name"] = "pretended"
         self.memory = mock.patch.multiple(
             "torch.cuda", **{name: lambda device=None, value=value: value for name, value in memory.items()}
         )
