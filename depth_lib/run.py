@@ -486,7 +486,7 @@ class Run:
         if changed == RANDOM:
             meta |= {"dtype": "float32", "quantization": "none", "weights": "random"}
         if self.on_server:
-            meta["dtype"] = found["dtype"]
+            meta["dtype"] = found.get("dtype", meta["dtype"])
         return meta | of_texts(texts)
 
 
