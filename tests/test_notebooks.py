@@ -50,6 +50,7 @@ def test_a_run_of_one_probe_shows_every_result_that_is_kept_and_computes_none_of
     assert printed(again).count(": read from ") == len(FIVE_PROBES)
 
 
+@pytest.mark.slow
 def test_quickstart_says_and_draws_what_it_is_committed_with(capsys):
     """Its words are the same; numbers may differ by what another CPU rounds otherwise."""
     plt.close("all")

@@ -125,6 +125,7 @@ def test_weights_that_are_not_finite_give_a_row_and_a_missing_depth_its_reason(t
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "log.csv"), frame)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_sharded_weights_are_refused_on_every_rank(tmp_path):
     """Two processes with FSDP2, as a training loop has them."""

@@ -17,6 +17,7 @@ from depth_lib.models.errors import ArchitectureError
 from depth_lib.params import ParamsError
 from depth_lib.sweep.cli import main
 from tests import families, oracles
+from tests.marks import others_slow
 from tests.oracles import streams
 from tests.oracles.orders import damage
 from tests.probes.comparing import close
@@ -87,7 +88,7 @@ def looped(request, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*read block by block|.*What attention and MLP add is not known")
 @pytest.mark.parametrize("between", [False, True])
-@pytest.mark.parametrize("passes", [2, 3, 4])
+@pytest.mark.parametrize("passes", others_slow([2, 3, 4], [3]))
 def test_curves_effects_and_removal_are_those_of_a_plain_loop_in_float64(looped, passes, between):
     model, both = looped
     plain, llm = both(passes, between)

@@ -64,6 +64,7 @@ def test_layers_added_at_the_end_have_the_slope_of_their_line():
     assert pair.at_the_end(24, 24) == 1 and pair.at_the_end(24, 28) > 1.09
 
 
+@pytest.mark.slow
 def test_the_command_measures_two_models_once_and_prints_the_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pair, "OUT", tmp_path / "out")
     monkeypatch.setattr(pair, "DOCS", tmp_path)
