@@ -3,7 +3,7 @@
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TOYS = ("toy-4l", "toy-8l", "toy-16l")
+TOYS = ("toy-4l", "toy-8l", "toy-16l", "toy-loop")
 DATASETS = tuple(sorted(path.stem for path in HERE.glob("prompts/*.jsonl")))
 SAMPLES = DATASETS + tuple(sorted(path.stem for path in HERE.glob("prompts/by_level/*.jsonl")))
 

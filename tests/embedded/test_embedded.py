@@ -8,13 +8,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import TOYS, prompts_path, toy_path
+from depth_lib.models.unroll import unroll
 from experiments.training.corpus import ROWS, draw_sum, draw_text
+from experiments.training.toys import PASSES
 
 
 @pytest.fixture(scope="module", params=TOYS)
 def toy(request):
-    folder = toy_path(request.param)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(toy_path(request.param), dtype=torch.float32).eval()
+    return unroll(model, PASSES[request.param]) if request.param in PASSES else model
 
 
 @pytest.fixture(scope="module")
