@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from scipy.stats import t as student
 
 import depth_lib as dl
 from depth_lib.results.provenance import prompts_hash
@@ -74,29 +73,11 @@ def measured(file: str, dataset: str, probe: str, n: int | None = None, **settin
     return found | {"meta": {"model": name, "prompts_hash": prompts_hash(prompts)}}
 
 
-def slope(relative: np.ndarray) -> np.ndarray:
-    """Least squares through the origin of the best source layer on the target layer, each as a share of its depth.
-
-    relative: errors [..., source, target]. 1 is a stretched model; see `at_the_end` for the alternative.
-    """
-    of_source, of_target = (np.linspace(0, 1, n) for n in relative.shape[-2:])
-    return of_source[relative.argmin(-2)] @ of_target / (of_target @ of_target)
-
-
 def at_the_end(n_source: int, n_target: int) -> float:
-    """The slope if layer l of the target matches layer l of the source, and the last one after those."""
+    """What `dl.stretch` finds if layer l of the target matches layer l of the source, and the last one after those."""
     of_target = np.linspace(0, 1, n_target + 1)
     best = np.minimum(np.arange(n_target + 1), n_source) / n_source
     return float(best @ of_target / (of_target @ of_target))
-
-
-def slope_of(maps: Mapping) -> tuple[float, float, float]:
-    """The slope of `dl.linear_maps` and its 95 % interval, which leaves each held-out text out once."""
-    sums, n_tokens = maps["relative_sums"].double().numpy(), maps["n_tokens"].double().numpy()[:, None, None]
-    value = slope(sums.sum(0) / n_tokens.sum())
-    without = slope((sums.sum(0) - sums) / (n_tokens.sum() - n_tokens))
-    half = student.ppf(0.975, len(sums) - 1) * np.sqrt((len(sums) - 1) * without.var())
-    return float(value), float(value - half), float(value + half)
 
 
 def drawn_maps(maps: Mapping, names: list[str]) -> Figure:
@@ -164,7 +145,7 @@ def main(small: str, large: str) -> None:
     print("its error:", [round(x, 3) for x in relative.min(0).values.tolist()])
     print("error of the mean:", [round(x, 3) for x in maps["relative_mean"].tolist()])
     print("held-out texts:", len(maps["n_tokens"]), "tokens:", int(maps["n_tokens"].sum()))
-    print("slope: {:.3f} [{:.3f}, {:.3f}]".format(*slope_of(maps)), end="; ")
+    print("slope: {:.3f} [{:.3f}, {:.3f}]".format(*dl.stretch(maps)), end="; ")
     print(f"stretched: 1, more layers at the end: {at_the_end(n_source, n_target):.3f}", end="\n\n")
     print((OUT / "costs.txt").read_text(encoding="utf-8"))
     save(drawn_maps(maps, list(files)), DOCS / "pair" / "maps.png")

@@ -50,17 +50,18 @@ def shallow():
 def test_maps_of_a_model_to_itself_have_slope_1_and_to_its_split_blocks_the_stretched_line(shallow):
     source = dl.load_model(shallow, char_tokenizer())
     to_itself = dl.linear_maps(source, source, random_texts(60))
-    assert pair.slope_of(to_itself) == pytest.approx((1, 1, 1))
+    assert dl.stretch(to_itself) == pytest.approx((1, 1, 1))
     maps = dl.linear_maps(source, dl.load_model(halves(shallow), char_tokenizer()), random_texts(60))
     assert maps["best"][::2].tolist() == [0, 1, 2, 3, 4]  # what leaves the second half is what leaves the block
     assert maps["relative"].min(0).values[::2].max() < 1e-4
-    value, low, high = pair.slope_of(maps)
+    value, low, high = dl.stretch(maps)
     assert abs(value - 1) < 0.08 and low <= value <= high
 
 
 def test_layers_added_at_the_end_have_the_slope_of_their_line():
     errors = np.abs(np.arange(25)[:, None] - np.arange(29))
-    assert pair.slope(errors) == pytest.approx(pair.at_the_end(24, 28))
+    maps = {"relative_sums": np.stack([errors] * 3), "n_tokens": np.ones(3)}
+    assert dl.stretch(maps) == pytest.approx([pair.at_the_end(24, 28)] * 3)
     assert pair.at_the_end(24, 24) == 1 and pair.at_the_end(24, 28) > 1.09
 
 
