@@ -1,7 +1,7 @@
 """The papers' figures by their numbers: which call draws Figure 3a?"""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -75,7 +75,8 @@ def paper(
     - prompts: list of strings for a model; by default ten GSM8K problems. Prompts that are too long for the model
       are left out, with a warning
 
-    A dashed line is the depth that Hu et al. publish for the panel's model and data set.
+    A dashed line is the depth that Hu et al. publish for the panel's model and data set. A result with the other tokens
+    only (all, or future ones) is drawn with these, and the title names them.
 
     Raises ValueError for an unknown figure or a result of a different probe, and MissingArtifact for a folder
     without its results.
@@ -88,35 +89,43 @@ def paper(
         names = [name for name in FIGURES if name.startswith(figure)] or [*FIGURES, *HU]
         raise ValueError(f"no figure is called {figure!r}; there are {', '.join(names)}")
     name, which, *datasets = *(FIGURES | HU)[figure], *[""] * (figure in FIGURES)
-    kind = only(KINDS[name], which) if which.endswith("tokens") else KINDS[name]
-    title = f"Figure {figure}. {', '.join(filter(None, [kind.title, which, *datasets]))}"
+    kind = KINDS[name]
     if isinstance(of, str | Path) and Path(of).is_dir():
-        return _of_folder(kind, which, datasets, of, title)
+        return _of_folder(figure, kind, which, datasets, of)
     if isinstance(of, str | Path) or not isinstance(of, TransformersModel | Mapping):
         raise ValueError(f"{of!r} is not a folder of results, a model of dl.load_model or a probe's result; give one.")
     if figure in HU:
         raise ValueError(f'{figure} has a panel per model; give a folder of results: dl.paper("{figure}", "outputs").')
     result = _measured(kind, which, of, prompts) if isinstance(of, TransformersModel) else of
-    if which.endswith("tokens") and not kind.values(result) and KINDS[name].values(result):
-        mode = which.removesuffix(" tokens")
-        raise ValueError(
-            f'Figure {figure} shows {which}; give a result of dl.{kind.probe}(llm, prompts, mode="{mode}").'
-        )
-    return figure_of(kind, result, title)
+    kind, which = _that_they_have(kind, which, [result])
+    return figure_of(kind, result, _title(figure, kind, which, datasets))
 
 
-def _of_folder(kind: Kind, which: str, datasets: Sequence[str], folder: str | Path, title: str) -> Figure:
+def _that_they_have(kind: Kind, which: str, results: Iterable[Mapping]) -> tuple[Kind, str]:
+    """The kind with the figure's own map alone; where no result has it, with the others, and which these are."""
+    if not which.endswith("tokens") or callable(kind.read):
+        return kind, which
+    labels = [label for result in results for label in kind.values(result)]
+    return (only(kind, which), which) if which in labels or not labels else (kind, labels[0])
+
+
+def _title(figure: str, kind: Kind, which: str, datasets: Sequence[str]) -> str:
+    return f"Figure {figure}. {', '.join(filter(None, [kind.title, which, *datasets]))}"
+
+
+def _of_folder(figure: str, kind: Kind, which: str, datasets: Sequence[str], folder: str | Path) -> Figure:
     """A panel for each model; of a number, on the dataset that it is about, or on GSM8K, or on what there is."""
     study = Study(folder)
     of_level = [which] * (kind.probe == "depth_by_difficulty")
     one = study.datasets[:1] if "gsm8k" not in study.datasets else ["gsm8k"]
     pair = find_pair(which).label if kind.of_question and which else ""
-    datasets = [name for name in datasets if name] or of_level or one
+    named, datasets = datasets, [name for name in datasets if name] or of_level or one
+    kind, which = _that_they_have(kind, which, study.of(kind.probe).values())
     drawn = study_figure(kind, study, datasets, pair)
     if drawn is None:
         remedy = command("sweep", PROBES=kind.probe, DATASETS=datasets, OUT=str(folder))
         raise MissingArtifact(f"{folder} has no {kind.probe} on {' or '.join(datasets)}; run: {remedy}")
-    drawn.suptitle(title, parse_math=False)
+    drawn.suptitle(_title(figure, kind, which, named), parse_math=False)
     return drawn
 
 

@@ -41,8 +41,19 @@ def test_figure_3a_is_of_all_tokens_and_3b_of_future_ones_as_in_the_paper(toy, m
         image = dl.paper(number, toy).axes[0].images[0].get_array()
         upper = np.triu_indices(4, 1)
         assert np.allclose(np.ma.filled(image, np.nan)[upper], truth[upper], atol=1e-5)
-    with pytest.raises(ValueError, match='Figure 3a shows all tokens; give .*mode="all"'):
-        dl.paper("3a", {"max_future_layer": truth})
+
+
+def test_of_a_result_with_the_other_tokens_only_these_are_drawn_and_named(tmp_path):
+    future = result_of("layer_effects", 8, 3)
+    future = {key: value for key, value in future.items() if "all" not in key}
+    save(tmp_path, "toy-8l", "layer_effects", result=future)
+    for of in (future, tmp_path):
+        figure = dl.paper("3a", of)
+        title = figure._suptitle.get_text().replace("\n", " ")
+        assert title.startswith("Figure 3a. ") and "future tokens" in title and "all tokens" not in title
+        (image,) = [ax.images[0] for ax in figure.axes if ax.images]
+        drawn, upper = np.ma.filled(image.get_array(), np.nan), np.triu_indices(8, 1)
+        assert np.allclose(drawn[upper], future["max_future_layer"].numpy()[upper])
 
 
 def test_a_model_is_measured_on_the_prompts_that_ship(toy):
