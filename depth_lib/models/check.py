@@ -2,7 +2,6 @@
 
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable
 
 import nnsight
@@ -17,7 +16,7 @@ from ..residual.identities import N_TOKENS, identities, verified
 from ..residual.residual_stream import READS_MORE
 from .bare import differ, logits_of
 from .errors import ArchitectureError, ModelError
-from .families import architecture, describe, known, of_hooks, remark
+from .families import architecture, describe, known, of_hooks
 
 ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
@@ -208,34 +207,6 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
     quantized = getattr(llm.config, "quantization_config", None) is not None
     advice = "; load it with quantization=None" if quantized else ""
     return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({problem}){advice}.")
-
-
-def report(llm: TransformersModel) -> str:
-    """Lines for `depth-lib check`: the architecture, a prompt's first tokens, and the errors of the identities."""
-    found, tokens = known(llm).found, llm.tokenizer.tokenize("The capital of France is", add_special_tokens=True)
-    return "\n".join(
-        [
-            f"{name_of(llm)} ({llm.config.model_type})",
-            f"blocks: {len(llm.blocks)}, {found.blocks}",
-            *(f"h + a + m: {words} (blocks: {count})" for words, count in Counter(in_words(found)).items()),
-            f"order: {'parallel' if found.parallel else 'sequential'}",
-            f"logits: {' > '.join(found.tail)}; scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",
-            f"probes: {remark(llm) or 'all'}",
-            f"a prompt begins with: {' '.join(map(repr, tokens[:4]))}",
-            *(f"{name}: {value:.1e}" for name, value in (known(llm).checked or {}).items()),
-        ]
-    )
-
-
-def in_words(found: Arch) -> list[str]:
-    """The modules that a and m of each block consist of."""
-    after = ", all times one number" if found.rescales else ""
-    return [f"a = {_sum(parts['attention'])}, m = {_sum(parts['mlp'])}{after}" for parts in found.parts or ()]
-
-
-def _sum(part):
-    terms = [f"{scale:.5g} {path}".removeprefix("1 ") + (f" + {bias}" if bias else "") for path, scale, bias in part]
-    return " + ".join(terms) or "0 (one mixer only)"
 
 
 def name_of(llm: TransformersModel) -> str:

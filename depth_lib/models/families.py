@@ -5,6 +5,7 @@ nnsight aliases let probes and users read `llm.blocks[l]`, `llm.ln_final` and `l
 
 import re
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from copy import deepcopy
@@ -36,6 +37,13 @@ class Record:
     checked: dict | None = None  # what check_model returns
     state: list | None = None  # `state_of` the model, when it was checked
     running: dict | None = None  # the device and dtype of its last run
+
+    def __str__(self) -> str:
+        """A line for each fact and error; the parts of equal blocks are counted."""
+        kinds = Counter(map(str, self.found.parts or ()))
+        parts = "; ".join(f"{kind} (blocks: {n})" for kind, n in kinds.items())
+        facts = vars(self.found) | {"parts": parts} | (self.checked or {})
+        return "\n".join(f"{name}: {value}" for name, value in facts.items() if value not in (None, "", ()))
 
 
 # What transformers computes with its own code. It downloads and runs others, if the package kernels is installed.

@@ -241,12 +241,13 @@ def status(asked: Options) -> int:
 @_takes(*_LOADING)
 def check(asked: Options, model: str) -> int:
     """Load a model, verify the identities that the probes rely on, and print what was measured: check toy-8l"""
-    from ..models.check import report  # loads torch
+    from ..models.families import known  # loads torch
     from ..session import check_model
 
     one = Run(asked.given() | {"MODEL": model})
     check_model(one.llm, one.remote)
-    print(report(one.llm))
+    tokens = one.llm.tokenizer.tokenize("The capital of France is", add_special_tokens=True)
+    print(known(one.llm), f"a prompt begins with: {' '.join(map(repr, tokens[:4]))}", sep="\n")
     return 0
 
 

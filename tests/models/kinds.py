@@ -20,7 +20,6 @@ from transformers.models.auto.modeling_auto import (
 )
 
 import depth_lib as dl
-from depth_lib.models.check import in_words
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import auto_class, known
 from depth_lib.models.load import wrapped
@@ -271,6 +270,17 @@ def state(kind):
     except Exception as error:
         return "crashed", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}", {}
     return "all probes" if known(llm).found.parts else "blocks only", known(llm).found, found
+
+
+def in_words(found):
+    """The modules that a and m of each block consist of."""
+    after = ", all times one number" if found.rescales else ""
+    return [f"a = {_sum(parts['attention'])}, m = {_sum(parts['mlp'])}{after}" for parts in found.parts or ()]
+
+
+def _sum(part):
+    terms = [f"{scale:.5g} {path}".removeprefix("1 ") + (f" + {bias}" if bias else "") for path, scale, bias in part]
+    return " + ".join(terms) or "0 (one mixer only)"
 
 
 def write_table():

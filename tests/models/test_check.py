@@ -8,9 +8,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
 from depth_lib.models import families, load
-from depth_lib.models.check import report
 from depth_lib.models.errors import ArchitectureError
-from depth_lib.models.families import describe
+from depth_lib.models.families import describe, known
 from tests.families import FAMILIES, REFUSED, build, save_family
 from tests.marks import others_slow
 from tests.models.kinds import tiny
@@ -160,17 +159,13 @@ def test_an_encoder_is_refused():
         load.wrapped(model, char_tokenizer())
 
 
-def test_the_report_says_what_was_found():
-    lines = report(load.wrapped(build("granite"), char_tokenizer())).splitlines()
-    assert lines[1:7] == [
-        "blocks: 4, model.layers",
-        "h + a + m: a = 0.31 self_attn, m = 0.31 mlp (blocks: 4)",
-        "order: sequential",
-        f"logits: model.norm > lm_head; scale: {1 / 0.6}; soft-cap: None",
-        "probes: all",
-        "a prompt begins with: '<bos>' 'T' 'h' 'e'",
-    ]
-    assert lines[7].startswith("identity_1: ")
+def test_what_is_known_of_a_model_is_a_line_for_each_fact():
+    lines = str(known(load.wrapped(build("granite"), char_tokenizer()))).splitlines()
+    assert {"blocks: model.layers", "n_layers: 4", "parallel: False"} <= {*lines}
+    part = next(line for line in lines if line.startswith("parts: "))
+    assert "'self_attn', 0.31, None" in part and part.endswith("(blocks: 4)")
+    assert {line.split(":")[0] for line in lines} >= {"identity_1", "identity_2", "tolerance"}
+    assert max(map(len, lines)) < 150
 
 
 class Gated(LlamaDecoderLayer):
