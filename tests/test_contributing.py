@@ -35,6 +35,17 @@ def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str
     >>> dl.stream_length(llm, ["5 + 7"])["length"].shape
     torch.Size([4])
 
+    - llm: from `load_model`
+    - prompts: list of strings
+    - remote: True for NDIF, or the address of a server
+
+    Returns float32 means over tokens, then prompts:
+
+    - length [L]: ‖h_l‖, l = 0..L − 1
+    - length_sums [P, L], n_tokens [P]: each prompt's sum, and its tokens
+
+    Raises ValueError for a prompt without tokens.
+    Source: Csordás et al. 2025, Figure 2.
     Cost: a forward pass per prompt.
     """
     arch, ids = verified_arch(llm), tokenize(llm, prompts)
@@ -47,8 +58,10 @@ def measure_stream_length(llm, arch, prompts):
     sums = []
     for ids in prompts:
         h = residuals(llm, arch, ids)[:-1]
-        sums.append(torch.stack([x.float().norm(dim=-1).sum().cpu() for x in h]))
-    return {"length_sums": torch.stack(sums), "n_tokens": torch.tensor([float(len(ids)) for ids in prompts])}
+        lengths = [x.float().norm(dim=-1).sum() for x in h]
+        sums.append(torch.stack([x.to(h[-1].device) for x in lengths]).cpu())  # one wait for the device
+    n_tokens = torch.tensor([len(ids) for ids in prompts], dtype=torch.float32)
+    return {"length_sums": torch.stack(sums), "n_tokens": n_tokens}
 '''
 SCHEMA = """
     "stream_length": Schema("stream_length", "L: length"),

@@ -191,7 +191,7 @@ ARTIFACTS = {
     "block_accuracy": Schema(
         "block_accuracy_{n}exps",
         "K: accuracy change change_low change_high choice_loss",
-        "1: unchanged_accuracy chance; P: unchanged_correct",
+        "1: unchanged_accuracy chance; P: unchanged_correct; P K: correct_by_prompt",
         reads="choices",
     ),
     "depth_by_difficulty": Schema(
