@@ -34,7 +34,7 @@ demo real sweep: ARGS += $(FLAGS)
 demo real sweep table status: $(READY)
 	@exec $(PY) -m depth_lib.sweep $@ $(ARGS)
 
-pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo
+pictures: $(READY) ## draw docs/*.png from outputs/real and outputs/demo
 	@exec $(PY) docs/pictures.py
 
 TRAINING := $(PY) -m experiments.training.experiment

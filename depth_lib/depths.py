@@ -38,7 +38,7 @@ def effective_depths(
     - layers: the number of blocks L
     - prompts: how many
     - ed: the effective depth, a layer; NA if there is none
-    - low, high: the ends of its 95 % interval over prompts; NA if there is no limit, or no interval
+    - low, high: the ends of its 95 % interval over prompts; NA without a limit, or without an interval
     - ratio, ratio_low, ratio_high: (layer + 1) / L
     - note: why something is missing
 

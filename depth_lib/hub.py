@@ -1,4 +1,4 @@
-"""What the cache knows of the Hugging Face Hub, so that nobody waits for a Hub that cannot be reached."""
+"""Names and files of the Hugging Face Hub, from its cache where the Hub cannot be reached."""
 
 import contextlib
 import re

@@ -42,18 +42,21 @@ def linear_maps(
     >>> maps["best"].tolist()
     [0.0, 1.0, 2.0, 3.0, 4.0]
 
-    source, target: models of `load_model` with the same tokenizer.
-    texts: strings; every tenth is held out.
-    what: "residual", h_0 to h_L, or "contribution", what each block adds.
+    - source, target: from `load_model`, with the same tokenizer
+    - texts: list of strings; every tenth is held out
+    - what: "residual" (h_0 to h_L) or "contribution" (what each block adds)
 
-    Returns float32, with M + 1 source layers and N + 1 target layers (M and N of contributions):
-    relative [M + 1, N + 1], the relative error on the held-out texts;
-    relative_mean [N + 1], the error of predicting the mean;
-    best [N + 1], the source layer with the least error;
-    relative_sums [P, M + 1, N + 1] and n_tokens [P], the sums over the tokens of each held-out text.
-    ValueError for tokenizers that differ, for fewer than 4 d tokens to fit on, and for states that are not finite.
-    Cost: both models read the texts once; (M + 1)(N + 1) solutions of d × d; states in float16 on disk. One source
-    layer at a time is in memory.
+    Returns float32, with M + 1 source and N + 1 target layers (contributions: M and N):
+
+    - relative [M + 1, N + 1]: the relative error on the held-out texts
+    - relative_mean [N + 1]: the error of predicting the mean
+    - best [N + 1]: the source layer with the smallest error
+    - relative_sums [P, M + 1, N + 1], n_tokens [P]: sums over the tokens of each held-out text, and their number
+
+    Raises ValueError for tokenizers that differ, fewer than 4 d tokens to fit on, or states that are not finite.
+    Source: Csordás et al. 2025, section 5.
+    Cost: a forward pass of both models per text, and (M + 1)(N + 1) solutions of d × d. States are on disk in float16;
+    one source layer at a time is in memory.
     """
     if problem := not_among(("residual", "contribution"), "what", what):
         raise ValueError(problem)

@@ -35,7 +35,7 @@ class ParamsError(ValueError):
     """Wrong parameters or names: one line per problem, with file, key and allowed values."""
 
     def _render_traceback_(self, *_: object) -> list[str]:
-        """What a notebook shows: the message alone."""
+        """The message alone, for a notebook."""
         return [f"{type(self).__name__}: {self}"]
 
 

@@ -354,8 +354,8 @@ class Run:
         - probe: its name
         - changed: arguments of the probe to change, such as part="mlp"; they become part of the file's name
 
-        Raises OtherSettings if the folder has results of other settings and REPLACE is not set, ParamsError for an
-        unknown argument, and any error of the model, the prompts, the probe or the disk.
+        Raises OtherSettings if the folder has results of other settings and REPLACE is not set, and ParamsError for an
+        unknown argument. Errors of the model, the prompts, the probe and the disk are passed on.
         """
         from .results.artifacts import load_artifact
 
@@ -444,7 +444,7 @@ class Run:
         return {**row.settings, **pair}
 
     def _texts(self, probe: str, llm: Any, changed: Mapping) -> list | None:
-        """What the probe reads; of ours, and not of the user's own, without what is too long for the model."""
+        """The texts that the probe reads. Ours are left out if they are too long for the model, the user's are not."""
         from .data.prompts import chat_prompts
         from .data.tokens import fitting
 

@@ -87,7 +87,7 @@ class DepthLog:
 
         - step
         - loss: of the prompts, nats per token
-        - cosine, kl, overlap: the ratios (layer + 1) / L; NaN if there is no depth
+        - cosine, kl, overlap: the ratios (layer + 1) / L; NaN without a depth
         - largest_kl: nats
         - reason: why a depth is missing, or ""
         - kl_0, kl_1, …: the lens's KL divergence at each layer

@@ -1,7 +1,7 @@
 """Is "late" the logit lens's fault? python -m docs.lenses MODEL PICTURE, such as model.gguf qwen/lens_depths.png.
 
-Fits a ridge on Python's own help (goes on where it was interrupted), prints the depths by the logit lens and by the
-ridge on ten problems of GSM8K, and draws their curves.
+Fits a ridge on Python's own help pages. Prints the depths by the logit lens and by the ridge on ten problems of GSM8K,
+and draws their curves. If interrupted, rerun the command to resume.
 """
 
 import importlib

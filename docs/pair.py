@@ -35,7 +35,7 @@ def prompts_of(dataset: str, n: int | None = None) -> list[str]:
 
 
 def texts(n_help: int = 40, length: int = 500) -> list[str]:
-    """What the maps are fitted and tested on, shuffled: all prompts, and beginnings of Python's own help."""
+    """The texts of the maps, shuffled: all prompts, and the beginnings of Python's own help pages."""
     mixed = [prompt for dataset in DATASETS for prompt in prompts_of(dataset, 12)]
     mixed += [text[:length] for text in help_texts(n_help)]
     random.Random(0).shuffle(mixed)

@@ -1,4 +1,4 @@
-"""Draw the pictures of README and docs anew from what `make real` and `make demo` left: make pictures."""
+"""Draw pictures of README and docs from the results of `make real` and `make demo`: make pictures."""
 
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from depth_lib.results.study import Study
 
 DOCS = Path(__file__).parent
 OUTPUTS = DOCS.parent / "outputs"
-SIX = ("cosine", "lens_kl", "layer_effects", "output_change", "residual_erasure", "integrated_gradients")
 
 
 def save(figure, path):
@@ -21,9 +20,6 @@ def save(figure, path):
 
 if __name__ == "__main__":
     smollm2 = Study(OUTPUTS / "real", ["SmolLM2-135M-Instruct"], ["gsm8k"])
-    (DOCS / "smollm2").mkdir(exist_ok=True)
-    for kind in SIX:
-        save(study_figure(kind, smollm2, ["gsm8k"]), DOCS / "smollm2" / f"{kind}.png")
     if smollm2.of("block_removal"):
         save(study_figure("block_removal", smollm2, ["gsm8k"]), DOCS / "removal.png")
     toys = ["toy-4l", "toy-8l", "toy-16l"]

@@ -1,7 +1,7 @@
-"""All of docs/qwen.md from one file of weights: python -m docs.qwen FILE.gguf.
+"""The numbers of Qwen2.5-Coder-1.5B-Instruct in README and docs, from its GGUF file: python -m docs.qwen FILE.gguf.
 
-Runs what is missing in outputs/qwen (bfloat16) and outputs/qwen-float32, prints the page's tables and draws its
-pictures into docs/qwen. published_curves.csv, there, was read off the figures of arXiv 2512.14064 (GSM8K), to half a
+Runs what is missing in outputs/qwen (bfloat16) and outputs/qwen-float32, prints the tables and draws
+docs/qwen/lens.png. published_curves.csv, there, was read off the figures of arXiv 2512.14064 (GSM8K), to half a
 pixel: 0.07 nats or 0.003 of overlap.
 """
 
@@ -14,7 +14,6 @@ import torch
 
 import depth_lib as dl
 from depth_lib.effective_depth.tables import depths, published_depths
-from depth_lib.figures import study_figure, summary_figure
 from depth_lib.results.study import Study
 from docs.pictures import DOCS, OUTPUTS, save
 from tests.real.depths import table
@@ -53,19 +52,9 @@ def depth_table(studies):
     return pd.DataFrame(ours).join(published)
 
 
-def cost_table(studies):
-    """Minutes of each probe on each dataset, as its provenance has them."""
-    rows = [
-        {"dtype": dtype, "dataset": dataset, "probe": probe, "minutes": result["meta"]["seconds"] / 60}
-        for dtype, study in studies.items()
-        for (dataset, _, probe), result in study.items()
-    ]
-    return pd.DataFrame(rows).pivot(index=["dtype", "probe"], columns="dataset", values="minutes").round(1)
-
-
 def differences(studies):
-    """What bfloat16 changes: the largest difference from float32, and the largest value in float32. Of effects also the
-    rounding that the bfloat16 result states."""
+    """The largest difference of bfloat16 from float32, the largest value in float32, and the rounding that the bfloat16
+    result states (effects only)."""
     keys = {"relative_contribution": ["layer_cos", "rc_layer"], "logit_lens": ["res_kl_divs", "res_overlaps"]}
     keys |= {"residual_erasure": ["erasure_effect"], "layer_effects": ["max_future_layer"]}
     rows = []
@@ -85,8 +74,8 @@ def norms(study):
 
 
 def gradient_errors(studies):
-    """Per block: the error that the bfloat16 result states and its true one, the largest over tokens, as shares of the
-    largest attribution of the block in float32."""
+    """Per block, the stated and the true error of the bfloat16 result: the largest over tokens, as a share of the
+    block's largest attribution in float32."""
     half, single = (studies[d]["gsm8k", MODEL, "integrated_gradients"] for d in ("bfloat16", "float32"))
     true = (half["igrads"] - single["igrads"]).abs().amax(1) / single["igrads"].abs().amax(1)
     return pd.DataFrame({"stated": half["error"], "true": true})
@@ -108,20 +97,13 @@ def beside_the_papers(study):
 def main(file):
     run(file)
     studies = {dtype: Study(folder, [MODEL], DATASETS) for dtype, folder in STUDIES.items()}
-    tables = [of(studies) for of in (depth_table, cost_table, differences, gradient_errors)]
+    tables = [of(studies) for of in (depth_table, differences, gradient_errors)]
     for frame in (*tables, norms(studies["float32"])):
         print(frame.to_string(), end="\n\n")
     for dataset in DATASETS:
         print(dataset, dl.removable(studies["bfloat16"][dataset, MODEL, "block_removal"]))
     table(studies["bfloat16"]).to_csv(DOCS / "qwen" / "depths.csv", index=False, float_format="%.2f")
-    study = Study(STUDIES["bfloat16"], [MODEL], ["gsm8k"])
-    save(beside_the_papers(study), DOCS / "qwen" / "lens.png")
-    for kind in ("cosine", "layer_effects", "output_change", "block_removal"):
-        save(study_figure(kind, study, ["gsm8k"]), DOCS / "qwen" / f"{kind}.png")
-    in_float32 = Study(STUDIES["float32"], [MODEL], ["gsm8k"])
-    for kind in ("residual_erasure", "integrated_gradients"):
-        save(study_figure(kind, in_float32, ["gsm8k"]), DOCS / "qwen" / f"{kind}.png")
-    save(summary_figure(depths(study)), DOCS / "qwen" / "summary.png")
+    save(beside_the_papers(Study(STUDIES["bfloat16"], [MODEL], ["gsm8k"])), DOCS / "qwen" / "lens.png")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def pytest_collection():
 
 
 # What takes long, in this order; the many short tests come last and fill up.
-LONG = ("remote", "real", "probes/test_probes", "sweep/test_sweep", "sweep/test_wheel")
+LONG = ("remote", "real", "test_pages", "probes/test_probes", "sweep/test_sweep", "sweep/test_wheel")
 LONG += ("sweep/test_make", "test_notebooks", "figures", "report")
 LONG += ("third_party", "test_files", "test_contributing", "sweep", "test_hub", "probes", "parallel")
 
@@ -97,7 +97,7 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Scheduling(LoadScopeScheduling):
         """Tests that share what takes seconds to make run in one process: a server's, the real model's, a family's, a
-        module's."""
+        module's. Each page for users is run alone."""
 
         def _split_scope(self, nodeid):
             file, _, name = nodeid.partition("::")
@@ -105,8 +105,8 @@ def pytest_xdist_make_scheduler(config, log):
                 return "remote"
             if file.startswith("tests/real/"):
                 return "real"
-            family = name.partition("[")[2].partition("-")[0].removesuffix("]")
-            return f"{file}[{family}]" if file == "tests/probes/test_probes.py" else file
+            of = name.partition("[")[2].partition("-")[0].removesuffix("]")
+            return f"{file}[{of}]" if file in ("tests/probes/test_probes.py", "tests/test_pages.py") else file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

@@ -39,7 +39,7 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
     [[1, 0, 2], [0, 2, 1]]
 
     - kind: "removals" (without a stretch of n blocks), "repeats" (a stretch twice), "reversals" (a stretch of two or
-      more from the last block to the first) or "swaps" (two neighbours exchanged)
+      more, last block first) or "swaps" (two neighbours exchanged)
     - n_layers: L
     - sizes: the numbers n of blocks in a stretch: a list, "doubling" (1, 2, 4 … up to half of them) or "all"; of no
       effect on swaps

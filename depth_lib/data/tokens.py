@@ -153,8 +153,8 @@ def end_tokens(llm: TransformersModel) -> list[int]:
 
 
 def greedy_settings(llm: TransformersModel) -> dict:
-    """What `generate` is called with, so that it takes the likeliest token: every setting of the checkpoint is reset,
-    except which tokens are special."""
+    """The arguments with which `generate` takes the most likely token: the defaults, and the checkpoint's special
+    tokens."""
     own = getattr(llm._module, "generation_config", None)
     names = [] if own is None else [name for name, value in own.to_dict().items() if value is not None]
     default, kept = (
@@ -201,10 +201,12 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
 def measured_tokens(
     llm: TransformersModel, prompts: Sequence[str], answers: Sequence | None = None, at: str = "all"
 ) -> list[tuple[list[int], int]]:
-    """Of each prompt the token ids that the model reads, and the first position that is measured.
+    """For each prompt, the token ids that the model reads and the first position that is measured.
 
-    answers: what follows each prompt, a text or token ids; measured are the positions that predict it. at: "all" or
-    "last" of the prompt's own positions. ValueError for an unknown `at`, or answers that do not fit the prompts.
+    - answers: a text or token ids that follow each prompt; only the positions that predict them are measured
+    - at: "all" or "last" of the prompt's own positions
+
+    Raises ValueError for an unknown `at`, or if the numbers of answers and prompts differ.
     """
     if problem := not_among(("all", "last"), "at", at):
         raise ValueError(problem)

@@ -27,16 +27,17 @@ def deep_thinking_ratio(
     The embeddings, j = 0, count as a layer too.
 
     - result: of `logit_lens` with generate= or answers=, a response per prompt.
-    - g: bits; another than 0.5 needs per_token=True in the lens.
+    - g: bits; values other than 0.5 need per_token=True in the lens.
     - rho: the share of the layers after which a token is late.
     - correct: whether each response is right, numbers or booleans.
 
-    Returns a frame with a row per response: `tokens`, their number; `ratio`; with correct `correct`. Its `attrs` have
-    `mean`, `low` and `high`, the mean over responses with its 95 % interval (Student's t); with correct also
-    `correlation`, `correlation_low` and `correlation_high`, Spearman's with its interval (Bonett and Wright 2000), NaN
-    where all are right or all are wrong.
+    Returns a frame with a row per response: `tokens`, their number; `ratio`; and `correct`, if given. Its `attrs`:
 
-    Raises ValueError for a result without settling layers, for g without `jsd`, and for another number of `correct`.
+    - `mean`, `low`, `high`: the mean over responses with its 95 % interval (Student's t)
+    - `correlation`, `correlation_low`, `correlation_high`: Spearman's, with correct, and its interval (Bonett and
+      Wright 2000). NaN if all responses are right or all are wrong
+
+    Raises ValueError for a result without settling layers, for g without `jsd`, or if `correct` has the wrong length.
     `dl.plot("late_tokens", result | {"correct": correct})` draws it.
     Source: Chen et al. 2026 (arXiv 2602.13517). Cost: none, it reads the result.
     """

@@ -1,4 +1,4 @@
-"""What leaving the model early would save."""
+"""The time that leaving the model early would save."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """One interval: leave each prompt out once (the jackknife), and take Student's t for so many prompts.
 
 The standard error of a value computed from sums over P prompts is √((P − 1) / P · Σ (v − mean v)²), v being the values
-without each prompt. There are no draws and no seed.
+without each prompt. Nothing is drawn at random.
 
 An effective depth jumps, so its own error means little. Its interval is read off the band of the curve's gap to the
 level: all layers that the rule may find in curves within the band. How often it covers the truth: docs/coverage.md.
@@ -104,8 +104,8 @@ def _layers(result: Mapping, rule: Rule, gaps: Gaps, level: float) -> range:
 def possible_layers(rule: Rule, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The layers that a rule may find in gaps between low and high [L]; -1 and L - 1 stand for none.
 
-    The last turn may be at l where the gap may be below zero at l and not at l + 1. It is no earlier than a layer that
-    is surely below and has one that surely is not behind it.
+    The last turn may be at l where the gap may be below zero at l and not at l + 1. A layer that is surely below,
+    and has one behind it that surely is not, is the earliest possible.
     """
     last = len(low) - 1
     if not rule.last_turn:

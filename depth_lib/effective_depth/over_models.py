@@ -19,11 +19,15 @@ COLUMNS = ["question", "rule", "before", "after", "estimate", "low", "high", "mo
 def over_models(depths: pd.DataFrame) -> pd.DataFrame:
     """The change of the ratio with size, training and task: a row per rule and comparison.
 
-    depths: what `effective_depth.tables.depths` returned. A model's ratio is the mean over the datasets that all
-    models have. Columns:
-    question: "size", per doubling; "training"; or "task", from one dataset to another; rule;
-    before, after: what is compared (size: the smallest and the largest);
-    estimate, low, high: the change of the ratio and its 95 % interval; models: how many there are.
+    depths: from `effective_depth.tables.depths`. A model's ratio is the mean over the datasets that all models have.
+    Columns:
+
+    - question: "size", per doubling; "training"; or "task", from one dataset to the next
+    - rule
+    - before, after: the two sides (size: the smallest and the largest)
+    - estimate, low, high: the change of the ratio and its 95 % interval
+    - models: their number
+
     Fewer than 3 models (training: sizes that have both) give no row.
     """
     rows = []

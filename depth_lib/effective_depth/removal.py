@@ -16,7 +16,7 @@ class Removable:
 
     n, s: blocks s to s + n - 1 can go; n is 0 and s None where none can.
     loss: the rise in nats per token on prompts that did not choose them, with its 95 % interval (NaN: no interval).
-    n_layers: blocks of the model; at_most: the allowed rise; note: why nothing is said.
+    n_layers: blocks of the model; at_most: the allowed rise; note: why the answer is unknown.
     """
 
     n: int

@@ -1,7 +1,7 @@
 """The papers' three rules: an effective depth is the layer at which a curve over the layers crosses a level.
 
 A rule is a row of RULES. Its `gap` says how far a curve is from the level: below zero, a layer has crossed it. Layers
-0..L-2 are looked at. Where none qualifies there is no effective depth: `None`, never -1 and never an error.
+0..L-2 are looked at. If none qualifies, the effective depth is `None`, never -1 and never an error.
 Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
 """
 
@@ -96,7 +96,7 @@ def without_gain(result: Mapping) -> str:
 
 
 def cosine_without_signal(contribution: Mapping) -> str:
-    """Attention and MLP cannot be told apart, or their cosines are no larger than those of random directions."""
+    """The reason why the cosines carry no depth; "" if they do."""
     curve = RULES["cosine"].curve(contribution)
     if np.isnan(as_array(contribution["att_cos"])).all():
         return "attention and MLP cannot be told apart in this model"

@@ -24,9 +24,9 @@ CHANGE = (0, math.sqrt(2))  # the largest distance between two distributions
 class Kind:
     """A figure: `read` takes label -> values from a result; a label per curve of a panel, or per map.
 
-    read: a function, or key -> label. mark: curves over layers (a single one as bars); scores with intervals; the
-    worth of blocks in loss and in accuracy; or heat maps whose row 0 is at the bottom, or at the top as the papers draw
-    effects on later layers.
+    read: a function, or key -> label.
+    mark: curves over layers (a single one as bars); scores with intervals; the worth of blocks in loss and accuracy;
+    or heat maps. Their row 0 is at the bottom, or at the top as in the papers' maps of effects on later layers.
     limits: of the vertical axis or the colours.
     rule: the effective depth that is marked. words: the key of what is written in a map's cells. colours: the label of
     the maps' colour bar.
@@ -109,7 +109,7 @@ def _response(result: Mapping) -> Values:
 
 
 def _worth(result: Mapping) -> Values:
-    """What a removed block costs in loss [K], and in answered questions with both ends of the interval [3, K]."""
+    """The cost of each removed block: in loss [K], and in accuracy with both ends of the interval [3, K]."""
     fall = -np.stack([as_array(result[key]) for key in ("change", "change_high", "change_low")])
     return {"loss (nats per token)": as_array(result["choice_loss"]), "accuracy (share of questions)": fall}
 

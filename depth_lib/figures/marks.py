@@ -34,7 +34,7 @@ def draw_curves(
 ) -> None:
     """The curves of one result, a colour each, a single one as bars; of several by name, a colour for each result.
 
-    Of several results the one curve that the kind's rule reads is drawn, with a dot at the effective depth.
+    For several results, only the curve of the kind's rule is drawn, with a dot at the effective depth.
     prompts: each prompt's curve too, thin and grey. published: the layer of the published depth.
     """
     rule, alone = RULES.get(kind.rule), len(results) == 1

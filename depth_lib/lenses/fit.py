@@ -49,7 +49,7 @@ def fit_lens(
 
     "jacobian": A_l is the mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, and b = 0. V leaves
     out the first 16 tokens and the last. "ridge": A_l, b_l minimise Σ ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l −
-    1‖² over all tokens but the first, with the λ that is best on every tenth text.
+    1‖² over all tokens but the first. λ is the one that is best on every tenth text.
 
     - llm: from `load_model`, in float32
     - texts: list of strings; the first 128 tokens of each are used, and texts under 18 tokens (ridge: 2) are left

@@ -1,8 +1,8 @@
 """Finds a causal language model's architecture from the autograd graph of one forward pass.
 
 Every module's output is marked, and the model runs once. The blocks are the longest list of modules in which each
-reads the output of the one before. What leaves a block is followed back, through sums and factors, to what entered
-it: all other terms are outputs of modules. The logits are followed back to the last block in the same way.
+reads the output of the one before. Each block's output is traced back, through sums and factors, to its
+input: all other terms are outputs of modules. The logits are followed back to the last block in the same way.
 Weights are not needed: a model on the meta device runs as well.
 """
 
@@ -44,8 +44,8 @@ Addend = tuple[str, float, str | None]  # a module's path, the factor of its out
 class Mark(torch.autograd.Function):
     """The identity, as an autograd node that records a module's call.
 
-    It keeps the module's path, the number of the call, the node of the first tensor that the module read, the shape
-    of the first tensor that it returned, and its other outputs (None if there is one tensor only). The anchor
+    It keeps the module's path, the number of the call, and the node of the first tensor that the module read. It also
+    keeps the shape of the first output and the other outputs (None if there is one tensor only). The anchor
     requires a gradient, so the graph is kept although no parameter does.
     """
 

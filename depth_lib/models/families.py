@@ -126,7 +126,7 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
 
 
 def of_hooks(model: PreTrainedModel | None) -> str:
-    """What to do about the forward hooks of a model that cannot be read; "" without hooks."""
+    """Advice for a model whose forward hooks hide a contribution; "" without hooks."""
     modules = {} if model is None else dict(model.named_modules())
     hooked = [path or "the model" for path, part in modules.items() if part._forward_hooks or part._forward_pre_hooks]
     if not hooked:

@@ -1,4 +1,4 @@
-"""What each layer would answer: the answer's tokens under the lens, read where the token before predicts them.
+"""The answer's tokens under the lens of each layer, at the positions that predict them.
 
 The obvious loop (tests/oracles/lenses.py):
 

@@ -30,7 +30,7 @@ def block_accuracy(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """What each block is worth in answered questions, and in loss: the two disagree on which blocks matter.
+    """The accuracy and the loss without each block; the two disagree on which blocks matter.
 
     >>> llm, choices = dl.load_model("toy-4l"), dl.load_choices("hellaswag", 8, source="embedded")
     >>> dl.block_accuracy(llm, choices)["accuracy"].shape
@@ -49,7 +49,7 @@ def block_accuracy(
     - `choice_loss` [K]: how much the loss of the right endings rises, nats per token, mean over choices.
     - `correct_by_prompt` [C, K], `unchanged_correct` [C]: 1 for a right answer, else 0.
 
-    Raises ValueError as `choice_accuracy` does, and if there are no such blocks.
+    Raises ValueError as `choice_accuracy` does, and for a block number outside 0..L − 1.
     Sources: 2605.14075; 2510.02091; 2602.01997 (arXiv), on importance by loss and by accuracy.
     Cost: per ending a forward pass, and about L / 2 passes for all single blocks.
     """

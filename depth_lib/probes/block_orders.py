@@ -1,4 +1,4 @@
-"""What it costs to run a model's blocks in another order: some removed, repeated, exchanged or reversed.
+"""The cost of running a model's blocks in a different order: some removed, repeated, exchanged or reversed.
 
 The obvious loop, with y the output of the model as it is (tests/oracles/orders.py):
 

@@ -1,4 +1,4 @@
-"""What it costs to remove consecutive blocks, or several attentions or MLPs, as if they had been deleted.
+"""The cost of removing consecutive blocks, or several attentions or MLPs, as if they had been deleted.
 
 The obvious loop, with y the output of the full model (tests/oracles/removal.py):
 

@@ -49,7 +49,7 @@ def choice_accuracy(
     - `unchanged_correct` [C]: of the model as it is, with removed or an order.
 
     `dl.accuracy` has the interval, `dl.accuracy_change` that of a change, `dl.block_accuracy` every single block.
-    Raises ValueError if there are no choices, an ending has no token, or there are no such blocks.
+    Raises ValueError without choices, for an ending without a token, and for block numbers outside 0..L − 1.
     Source: Gao et al., lm-evaluation-harness (acc, acc_norm of HellaSwag).
     Cost: a forward pass per ending, and with orders another and their passes, as for `block_orders`.
     """
@@ -77,8 +77,8 @@ def endings_scored(
     remote: bool | str,
     budget: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Σ log p of every ending [1 + K, C, E], of the model as it is and in each order; the ending that acc_norm picks
-    [1 + K, C]; the right one [C]; and how many tokens each ending has [C, E]."""
+    """For the model as it is and in each order: Σ log p of every ending [1 + K, C, E], and the ending that acc_norm
+    picks [1 + K, C]. Also the right ending [C] and the number of tokens of each [C, E]."""
     for k, (_, endings, right) in enumerate(choices):
         if isinstance(endings, str) or right not in range(len(endings)):
             raise ValueError(f"choice {k} has endings {endings!r} and right {right!r}; give a list and a number of it.")

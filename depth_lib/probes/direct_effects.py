@@ -1,4 +1,4 @@
-"""What each block's attention and MLP add to an answer directly, past all later blocks.
+"""The direct effect of each block's attention and MLP on an answer, past all later blocks.
 
 The obvious loop, for each token k of the answer and the final residual h_L of the token before it:
 

@@ -131,7 +131,7 @@ def _of_prompt(stream, positions, mode, without):
 
 
 def _without(llm, arch, ids, part):
-    """What leaves each block of a clean run if a part of it ("attention" or "mlp") adds nothing, L tensors [T, d]."""
+    """The output of each block of a clean run if a part of it ("attention" or "mlp") adds nothing: L tensors [T, d]."""
     left = []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids, batch=2), use_cache=False):

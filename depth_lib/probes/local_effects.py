@@ -1,4 +1,4 @@
-"""What a block makes of its input without one earlier contribution: local effects (Csordás et al. 2025, 3.3).
+"""The direct effect of one contribution on each later block: local effects (Csordás et al. 2025, 3.3).
 
 The obvious loop, with h and c of the clean run (tests/oracles/effects.py):
 

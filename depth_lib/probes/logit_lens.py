@@ -9,7 +9,7 @@ The obvious loop, with y the model's own output, softmax(lens(h_L)) (tests/oracl
         res_jsd = H((p_l + y) / 2) − (H(p_l) + H(y)) / 2
 
 Here all l of a few tokens are unembedded in one product, as large as is fast. Each token's logits are then compared
-with its y a few rows at a time, while these are in the cache: nothing of the size [L, T, V] is ever held.
+with its y a few rows at a time, while these are in the cache. Nothing of the size [L, T, V] is ever held.
 """
 
 import math
@@ -74,7 +74,8 @@ def logit_lens(
 
     - `res_kl_divs` [L]: KL(p_l ‖ y) in nats; `res_overlaps` [L]: |top5(p_l) ∩ top5(y)| / 5.
     - `res_top1`, `res_in_top3`, `res_in_top5`, `res_in_top10` [L]: the share of tokens whose final top token is among
-      the first k of p_l; `res_mrr` [L]: its mean reciprocal rank. Tokens that tie have one rank.
+      the first k of p_l. Tokens that tie have one rank.
+    - `res_mrr` [L]: the mean reciprocal rank of the final top token.
     - `res_entropy` [L]: of p_l in nats; `res_jsd` [L]: the Jensen–Shannon divergence of p_l and y in bits.
     - `res_settled` [L]: the share of tokens whose divergence was at most 1/2 bit at some block up to l.
     - `settling`: of each prompt [T_p], the first l at which that is so for a token, or L. See `deep_thinking_ratio`.
@@ -145,14 +146,20 @@ def settling(jsd: torch.Tensor, g: float = 0.5) -> torch.Tensor:
 def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, settings=None, lens=None, losses=True):
     """Sums over the measured tokens of each prompt of the distances between the lens at h_l and the model's prediction.
 
-    prompts: (token ids, the first position that is measured) each. generate: the model continues each by up to so many
-    of its likeliest tokens (see `continuation`), and the positions that predict these are measured. all_measures:
-    whether to compute more than the first two of KEYS. settings: of `generate`. lens: `A` [L, d, d]
-    and `b` [L, d], by which h_l is translated, or None. losses: whether to compute `loss` and `shuffled_loss`.
+    - prompts: (token ids, the first position that is measured) each
+    - generate: the largest number of tokens by which the model continues each prompt (see `continuation`); then only
+      the positions that predict these are measured
+    - all_measures: whether to compute more than the first two of KEYS
+    - settings: of `generate`
+    - lens: `A` [L, d, d] and `b` [L, d], by which h_l is translated, or None
+    - losses: whether to compute `loss` and `shuffled_loss`
 
-    Returns `<key>_sums` [P, L] of KEYS; `n_tokens` [P]; `generated`, ids, and `jsd` [T_p, L] in bits, a list per
-    prompt; in nats per token [P] `loss`, the mean −log y of the next token, and `shuffled_loss`, the same if the tokens
-    came in any other order.
+    Returns:
+
+    - `<key>_sums` [P, L] of KEYS, and `n_tokens` [P]
+    - `generated`: token ids of each prompt
+    - `jsd`: [T_p, L] of each prompt, bits
+    - `loss`, `shuffled_loss` [P]: the mean −log y of the next token, nats, and the same for the shuffled tokens
     """
     generated = [continuation(llm, arch, ids, generate, settings) if generate else [] for ids, _ in prompts]
     # the last token that is generated predicts none of them

@@ -1,7 +1,7 @@
 """Probe 1: how much each block adds to the residual stream, and in which direction (Csordás et al. 2025, 3.1).
 
-The obvious loop, with h_{l+1} = h_l + a_l + m_l and r_l what the MLP reads: h_l + a_l, or h_l in parallel blocks
-(tests/oracles/curves.py):
+The obvious loop, with h_{l+1} = h_l + a_l + m_l (tests/oracles/curves.py). The MLP reads r_l = h_l + a_l, or h_l in
+parallel blocks.
 
     for each prompt, token and block l:
         rc_att = ‖a‖ / ‖h‖       rc_mlp = ‖m‖ / ‖r‖       rc_layer = ‖a + m‖ / ‖h‖
@@ -46,8 +46,8 @@ def relative_contribution(
     rc_att is from 0.458 to 1.23
     .plot('cosine'|'relative_contribution'|...)  .depths()  .to_frame()  .save(path)
 
-    rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖ and the cosines of the same
-    pairs (parallel blocks: the MLP reads h_l), means over all tokens of all prompts.
+    rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖. The cosines are of the same
+    pairs. In parallel blocks the MLP reads h_l.
 
     - prompts: list of strings.
     - remote: False, True (NDIF), "local" or a host.
@@ -85,9 +85,12 @@ def relative_contribution(
 def measure_relative_contribution(llm, arch, prompts):
     """Sums over the tokens of each prompt of the norms, norm ratios and cosines above, and of `_geometry`'s angles.
 
-    prompts: (token ids, the first position that is measured) each. Returns `<key>_sums` [P, L] (norm_residual_sums
-    [P, L + 1]), the largest value of a token `max_<key>_by_prompt` for the norms, rc_att and rc_mlp, the `<key>_sums`
-    of `_geometry`, `n_tokens` [P] and `change`, 1 − io_cos of every measured token of the first prompt [T, L].
+    prompts: (token ids, the first position that is measured) each. Returns:
+
+    - `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]), and those of `_geometry`
+    - `max_<key>_by_prompt`: the largest value of any token, for WITH_MAXIMUM
+    - `n_tokens` [P]
+    - `change` [T, L]: 1 − io_cos of every measured token of the first prompt
     """
     results = [_of_prompt(llm, arch, *of_prompt) for of_prompt in prompts]
     changes = [result.pop("change") for result in results]

@@ -60,8 +60,10 @@ def rows_of(frame: pd.DataFrame) -> list[Any]:
 
 
 def write_tables(depths: pd.DataFrame, folder: str | Path) -> list[Path]:
-    """Write effective_depth.csv (a row per depth), .tex (to input, with booktabs and xcolor) and .xlsx (both, and what
-    changes over models); the first alone where no result has a depth."""
+    """Write effective_depth.csv (a row per depth), .tex (for booktabs and xcolor) and .xlsx (both, and `over_models`).
+
+    Without any depth, only the first is written.
+    """
     csv, tex, xlsx = paths = [Path(folder) / f"effective_depth.{ending}" for ending in ("csv", "tex", "xlsx")]
     depths.to_csv(csv, index=False)
     if depths.empty:
@@ -87,7 +89,7 @@ def over_models_table(depths: pd.DataFrame) -> pd.DataFrame:
 
 
 def made_from(study: Study) -> pd.DataFrame:
-    """What each result was made from: a row for every group of probes that were made alike."""
+    """The model, prompts and precision of each result: a row for every group of probes that share them."""
     settings = ["model_id", "commit", "dtype", "quantization", "source", "n_prompts", "prompts_hash"]
     rows = pd.DataFrame(
         [

@@ -118,7 +118,7 @@ def _compare(rows, h, l, x, after):
 
 
 def contribution(x, after):
-    """What a block adds to x, float32."""
+    """The contribution of a block to x, float32."""
     return after.float() - x.to(after.device).float()
 
 

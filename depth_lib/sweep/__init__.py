@@ -2,5 +2,5 @@
 
 A sweep executes notebooks/probe.ipynb for each model × dataset with papermill, in `OUT/<dataset>/<MODEL>/`. `cli` has
 the commands, `execute` runs notebooks side by side, `status` tells how far runs are, `table` makes the table of their
-results. What a run is, and whether its results are there, is in run.py.
+results. A run, and whether its results are there, is in run.py.
 """

@@ -285,7 +285,7 @@ def compare(asked: Options, first: str, second: str) -> int:
 
 
 def _run(asked: Options, runs: Sequence[Run]) -> int:
-    """Execute the unfinished runs; the exit status. What cannot work is refused before anything runs."""
+    """Execute the unfinished runs; the exit status. Invalid combinations are rejected before anything runs."""
     left = [one for one in runs if one.lacking or not (one.folder / "probe.ipynb").exists()]
     if asked.LIST:
         for one in left:

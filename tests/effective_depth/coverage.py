@@ -172,12 +172,12 @@ def scores_table(repeats: int) -> str:
 
 DOCUMENT = """# How often the intervals cover the truth
 
-Printed by `python -m tests.effective_depth.coverage`. In each simulated study the true value is known. A cell has the
-share of 95 % intervals that cover it, in percent: the mean over kinds of noise, and in parentheses the lowest. Behind
-the comma is their mean width.
+Printed by `python -m tests.effective_depth.coverage`. In each simulated study the true value is known. Each cell has
+the share of 95 % intervals that cover it, in percent: the mean over kinds of noise, and the lowest in parentheses.
+After the comma is their mean width.
 
-All intervals are made in one way: each prompt is left out once (the jackknife), and Student's t is taken for so many
-prompts.
+All intervals are computed in the same way: each prompt is left out once (the jackknife), with Student's t for the
+number of prompts.
 
 **One depth**, {depths} studies for each kind of noise (normal or lognormal, independent or correlated from layer to
 layer). Curves have 28 layers and noise with a standard deviation of a quarter of their mean size. Width is in shares

@@ -110,19 +110,19 @@ def section(rows: pd.DataFrame) -> str:
     """The part of docs/coverage.md with its explanation."""
     return f"""## What random weights reach
 
-Printed by `python -m tests.effective_depth.null`: {len(rows)} models without training, of {len(KINDS)} kinds, as
-transformers initialises them and with every weight drawn anew, {min(WIDTHS)} to {max(WIDTHS)} wide, {min(DEPTHS)} to
-{max(DEPTHS)} blocks, on five prompts of GSM8K.
+Printed by `python -m tests.effective_depth.null`: {len(rows)} untrained models, two of each of {len(KINDS)} kinds, on
+five prompts of GSM8K. One has the weights that transformers initialises, the other has every weight drawn at random.
+They are {min(WIDTHS)} to {max(WIDTHS)} wide and have {min(DEPTHS)} to {max(DEPTHS)} blocks.
 
 {table(rows)}
 
 So a result carries no depth, and says so, where
 
-- **kl**, **overlap**: the largest KL divergence is below {LEAST_KL:g} nat, or the model predicts its prompts' tokens by
-  less than {LEAST_GAIN:g} nats per token better than the same tokens, shuffled (results of earlier versions and the
-  papers' own do not have this loss, and are not judged by it);
-- **cosine**: the root mean square of the mean cosine over layers is below {LEAST_COSINE:g} / √d, where 1 / √d is the
-  size of a random direction's cosine in d dimensions (likewise where d is known)."""
+- **kl**, **overlap**: the largest KL divergence is below {LEAST_KL:g} nat, or the model predicts its prompts' tokens
+  less than {LEAST_GAIN:g} nats per token better than the same tokens in a shuffled order. Files without this loss, such
+  as the papers' own, are not judged by it.
+- **cosine**: the root mean square of the mean cosine over layers is below {LEAST_COSINE:g} / √d. A random direction in
+  d dimensions has a cosine of about 1 / √d. Files without d are not judged by it."""
 
 
 def main() -> None:
