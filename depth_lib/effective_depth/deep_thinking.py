@@ -19,9 +19,11 @@ def deep_thinking_ratio(
     """The share of tokens whose prediction settles only in the last layers, of each response.
 
     >>> llm = dl.load_model("toy-4l")
-    >>> frame = dl.deep_thinking_ratio(dl.logit_lens(llm, ["5 + 7 = ", "1 + 2 = "], generate=3))
-    >>> list(frame.columns), len(frame)
-    (['tokens', 'ratio'], 2)
+    >>> lens = dl.logit_lens(llm, ["5 + 7 = ", "1 + 2 = "], generate=3)
+    >>> lens["generated"]
+    ['12<|endoftext|>', '3<|endoftext|>']
+    >>> dl.deep_thinking_ratio(lens).tokens.tolist()
+    [3, 2]
 
     c_t = min{ l : min_{j ≤ l} JSD(p_{t,j}, y_t) ≤ g }, L if there is none; a token is deep-thinking if c_t ≥ ⌈ρ L⌉.
     The embeddings, j = 0, count as a layer too.

@@ -12,7 +12,10 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     """For each exit layer, the share of generated tokens that stay the same, and the best speed of self-speculation.
 
     >>> llm = dl.load_model("toy-4l")
-    >>> frame = dl.early_exit(dl.logit_lens(llm, ["5 + 7 = "], generate=4))
+    >>> lens = dl.logit_lens(llm, ["5 + 7 = "], generate=4)
+    >>> lens["generated"]
+    ['12<|endoftext|>']
+    >>> frame = dl.early_exit(lens)
     After ... of 4 blocks ...
 
     α_l = `res_top1`, after l of L blocks. With k drafts by l blocks and one pass that verifies them, the speed-up

@@ -18,8 +18,13 @@ CHOICES = [
 
 
 @pytest.fixture(scope="module", params=of_families(ARCHETYPES))
-def pair(request):
-    return dl.load_model(build(request.param), char_tokenizer()), in_float64(build(request.param))
+def family(request):
+    return request.param
+
+
+@pytest.fixture(params=[True, False], ids=["BOS", "no BOS"])
+def pair(family, request):
+    return dl.load_model(build(family), char_tokenizer(bos=request.param)), in_float64(build(family))
 
 
 def log_probs(model, tokenizer, removed=None):

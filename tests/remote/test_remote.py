@@ -32,6 +32,17 @@ def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(llm, l
     assert common and all(torch.equal(ours[key], found[key]) for key in common)
 
 
+RESPONSES = ["logit_lens, answers", "logit_lens, generated", "relative_contribution, last", "direct_effects"]
+
+
+@pytest.mark.parametrize("sandbox", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*RESPONSES, "block_accuracy"])
+def test_responses_are_measured_in_one_job_that_gives_the_local_numbers(llm, here, loopback, name, sandbox):
+    with loopback.faults(sandbox=sandbox) as n_jobs:
+        assert not differences(EVERY[name](llm, remote=loopback.host), EVERY[name](here))
+        assert n_jobs() == 1
+
+
 def test_a_rehearsal_gives_the_local_numbers(here):
     same(EVERY["residual_erasure"](here, remote="local"), EVERY["residual_erasure"](here))
 
