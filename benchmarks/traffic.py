@@ -26,10 +26,14 @@ def calls(llm):
     return {
         "relative_contribution": lambda llm, **where: dl.relative_contribution(llm, prompts, **where),
         "logit_lens": lambda llm, **where: dl.logit_lens(llm, prompts, **where),
+        "answer_lens": lambda llm, **where: dl.answer_lens(llm, QUESTION, ANSWER, **where),
         "layer_effects, future": lambda llm, **where: dl.layer_effects(llm, prompts, **where),
         "layer_effects, all": lambda llm, **where: dl.layer_effects(llm, prompts, mode="all", **where),
+        "attention_effects, future": lambda llm, **where: dl.layer_effects(llm, prompts, part="attention", **where),
         "local_effects, future": lambda llm, **where: dl.local_effects(llm, prompts, **where),
         "residual_erasure": lambda llm, **where: dl.residual_erasure(llm, QUESTION, ANSWER, BASELINE, **where),
+        "future_erasure": lambda llm, **where: dl.future_erasure(llm, QUESTION, ANSWER, BASELINE, **where),
+        "block_orders": lambda llm, **where: dl.block_orders(llm, prompts, "swaps", **where),
         "increments": lambda llm, **where: dl.integrated_gradients(
             llm, QUESTION, ANSWER, method="increments", quadrature=1.0, steps=4, **where
         ),

@@ -114,7 +114,8 @@ def _of_prompt(stream, positions, mode, without):
 
         return Row(s + 1, range(s + 1, n_layers), range(t if mode == "future" else 0, n_tokens), edit)
 
-    cases = [(s, t) for t in positions if t > first for s in range(n_layers)]
+    n_skipped = n_layers - 1 if mode == "future" else n_layers  # nothing later reads what leaves the last block
+    cases = [(s, t) for t in positions if t > first for s in range(n_skipped)]
     rows = [skip(s, t) for s, t in cases]
     changes = output_changes(stream, rows, damage=True, updates=True)
     effects = torch.zeros(n_layers, n_layers, dtype=torch.float32)

@@ -2,7 +2,7 @@
 
 import torch
 
-from .budget import rows_of_logits
+from .budget import logits_in_cache, rows_of_logits
 from .unembedding import lens
 
 
@@ -14,32 +14,46 @@ def output_change(llm, arch, finals, next_tokens=None):
 
     Returns ‖y − ȳ‖₂ [1, R, M], or with next_tokens the four numbers of `damage` [4, R, M].
     """
-    changes, n_rows = [], max(1, rows_of_logits(llm, finals) // len(finals))
+    changes, at_once = [], max(1, rows_of_logits(llm, finals) // len(finals))
     following = torch.tensor(next_tokens or [-1] * finals.shape[1], device=finals.device)
-    for h, tokens in zip(finals.split(n_rows, dim=1), following.split(n_rows), strict=True):
-        log_y = lens(llm, arch, h.flatten(0, 1)).log_softmax(-1).clamp_min(-1e3).unflatten(0, h.shape[:2])
-        numbers = damage(log_y, tokens.to(log_y.device))
-        changes.append(numbers if next_tokens else numbers[:1])
+    for h, tokens in zip(finals.split(at_once, dim=1), following.split(at_once), strict=True):
+        logits = lens(llm, arch, h.flatten(0, 1)).unflatten(0, h.shape[:2])
+        n_places = max(1, logits_in_cache(logits) // logits.shape[-1])
+        for z, some in zip(logits.split(n_places, dim=1), tokens.to(logits.device).split(n_places), strict=True):
+            y, n_rows = distribution(z[:1]), max(1, logits_in_cache(z) // z[0].numel())
+            changed = map(distribution, z[1:].split(n_rows))
+            of_rows = [damage(y, y_bar, some) if next_tokens else distance(y, y_bar) for y_bar in changed]
+            changes.append(torch.cat(of_rows, dim=1))
     return torch.cat(changes, dim=2)
 
 
-def damage(log_y, next_tokens):
-    """Four measures of each changed output, [4, R, M], from log y [1 + R, M, V] with the clean run first.
+def distribution(logits):
+    """p and log p [..., V] of logits; a token that a bias excludes has log p of about −1000."""
+    z = (logits - logits.amax(-1, keepdim=True)).clamp_min_(-1e3)
+    p = probability(z)
+    total = p.sum(-1, keepdim=True)
+    return p.div_(total), z.sub_(total.log())
+
+
+def distance(clean, changed):
+    """‖y − ȳ‖₂ [1, R, M] of the clean distribution (y, log y), [1, M, V] each, and changed ones, [R, M, V] each."""
+    return (clean[0] - changed[0]).norm(dim=-1)[None]
+
+
+def damage(clean, changed, next_tokens):
+    """Four measures of each changed output [4, R, M], of distributions as in `distance`.
 
     They are ‖y − ȳ‖₂, KL(y ‖ ȳ) in nats, log y − log ȳ of the next token (0 without one), and whether the top token
     changes.
     """
-    p = probability(log_y)
-    total = p.sum(-1, keepdim=True)  # off 1 by what log_softmax rounds: 1e-6 for a large vocabulary
-    log_y, p = log_y - total.log(), p / total
-    (clean, changed), (y, y_bar) = log_y.split([1, len(log_y) - 1]), p.split([1, len(p) - 1])
-    top, following = clean.argmax(-1, keepdim=True), next_tokens.clamp_min(0)[None, :, None]
-    of_top, of_next = (changed.gather(2, which.expand(len(changed), -1, 1))[..., 0] for which in (top, following))
-    rise = (clean.gather(2, following)[..., 0] - of_next) * (next_tokens >= 0)
-    kl = (y * (clean - changed)).sum(-1)
-    return torch.stack([(y - y_bar).norm(dim=-1), kl, rise, (of_top < changed.amax(-1)).float()])
+    (y, log_y), (_, log_y_bar) = clean, changed
+    top, following = log_y.argmax(-1, keepdim=True), next_tokens.clamp_min(0)[None, :, None]
+    of_top, of_next = (log_y_bar.gather(2, k.expand(len(log_y_bar), -1, 1))[..., 0] for k in (top, following))
+    rise = (log_y.gather(2, following)[..., 0] - of_next) * (next_tokens >= 0)
+    top_changes = (of_top < log_y_bar.amax(-1)).float()
+    return torch.cat([distance(clean, changed), torch.stack([((log_y - log_y_bar) * y).sum(-1), rise, top_changes])])
 
 
 def probability(log_p):
-    """exp(log p), but no subnormal number, for which a CPU takes a hundred times as long: no sum notices e^−80."""
-    return log_p.clamp_min(-80).exp()
+    """exp(log p), but no subnormal number, for which a CPU takes a hundred times as long: no sum notices e^−70."""
+    return log_p.clamp_min(-70).exp()

@@ -4,7 +4,7 @@ import torch
 
 from depth_lib.probes.logit_lens import KEYS
 from depth_lib.probes.logit_lens import distances as distances_of
-from depth_lib.residual.distributions import damage, probability
+from depth_lib.residual.distributions import damage, distribution, probability
 
 
 def wide(rows, seed):
@@ -42,8 +42,8 @@ def test_a_divergence_of_hundreds_of_nats_is_not_cut_off():
     base, changed = wide(1, 3), wide(5, 4)
     true, varied = log_softmax(base), log_softmax(changed)
     for following in range(5):
-        log_y = torch.cat([base, changed]).log_softmax(-1)[:, None]
-        distance, kl, rise, _ = damage(log_y, torch.tensor([following]))[..., 0]
+        y, y_bar = distribution(base[:, None]), distribution(changed[:, None])
+        distance, kl, rise, _ = damage(y, y_bar, torch.tensor([following]))[..., 0]
         close(kl, (true.exp() * (true - varied)).sum(-1))
         close(distance, (true.exp() - varied.exp()).norm(dim=-1))
         close(rise, true[0, following] - varied[:, following], atol=1e-4)
