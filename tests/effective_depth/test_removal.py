@@ -47,6 +47,7 @@ def test_few_prompts_have_no_interval_and_where_nothing_is_cheap_enough_nothing_
     single = dl.removable(result_of(np.full((1, 3, 8), 0.01)))
     assert single.n == 3 and single.loss.value == 0.01 and np.isnan(single.loss.low)
     assert "0.010 nats" in str(single) and "nan" not in str(single)
+    assert dl.removable(result_of(np.full((6, 3, 8), 0.5)), at_most=0.5).n == 3, "at most: what costs just that goes"
     none = dl.removable(result_of(np.full((6, 3, 8), 0.5)))
     assert (none.n, none.s) == (0, None)
     assert str(none).startswith("No block can be removed for 0.05 nats per token: the cheapest removal costs 0.500")
