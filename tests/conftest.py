@@ -78,7 +78,7 @@ def pytest_collection():
 
 
 # What takes long, in this order; the many short tests come last and fill up.
-LONG = ("remote", "real", "test_pages", "probes/test_probes", "sweep/test_sweep", "sweep/test_wheel")
+LONG = ("remote", "real", "test_pages", "effective_depth/test_no_signal", "models/test_kinds", "probes/test_probes")
 LONG += ("sweep/test_make", "test_notebooks", "figures", "report")
 LONG += ("third_party", "test_files", "test_contributing", "sweep", "test_hub", "probes", "parallel")
 
