@@ -129,7 +129,7 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     Cost: two forward passes per prompt for models; else none.
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
-        raise ValueError('give two by name: dl.compare({"base": a, "tuned": b}), with models also the prompts.')
+        raise ValueError('give at least two by name: dl.compare({"base": a, "tuned": b}); for models also the prompts.')
     found = {name: _results_of(name, source, prompts) for name, source in of.items()}
     first, *others = found
     shared = [key for key in found[first] if all(key in found[name] for name in others)]
@@ -173,4 +173,4 @@ def _probe_of(name: str, result: Mapping) -> str:
     partly = [probe for probe, schema in ARTIFACTS.items() if result.keys() & schema.shapes.keys()]
     if whole or partly:
         return (whole or partly)[0]
-    raise ValueError(f"{name} is no result of a probe; its keys are {', '.join(map(str, result))}.")
+    raise ValueError(f"{name} is not a probe's result; its keys are {', '.join(map(str, result))}.")

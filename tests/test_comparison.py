@@ -106,11 +106,11 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
         dl.plot("lens_kl", [lens, lens])
     both = dl.effective_depths({"a": lens, "b": lens})
     assert both.loc["b"].equals(dl.effective_depths(lens)) and both.index.names == ["model", "rule"]
-    with pytest.raises(ValueError, match="give two by name"):
+    with pytest.raises(ValueError, match="give at least two by name"):
         dl.compare({"base": lens})
     with pytest.raises(ValueError, match="no probe on the same dataset in common: a has logit_lens; b has layer_eff"):
         dl.compare({"a": lens, "b": effects})
-    with pytest.raises(ValueError, match="b is no result of a probe; its keys are x"):
+    with pytest.raises(ValueError, match="b is not a probe's result; its keys are x"):
         dl.compare({"a": lens, "b": {"x": 1}})
     with pytest.raises(MissingArtifact, match="b: there is no folder .*; give that of a run"):
         dl.compare({"a": lens, "b": tmp_path / "none"})

@@ -36,7 +36,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     Cost: no forward pass.
     """
     if most < 1 or len(generated.get("res_top1", (0, 0))) < 2:
-        raise ValueError("no layer to leave at, or no draft: give a model of two blocks or more, and most=1 or more")
+        raise ValueError("early_exit needs a model of at least two blocks, and most of at least 1")
     if "generated" not in generated:
         raise ValueError("no tokens were generated; give the result of dl.logit_lens(llm, prompts, generate=64)")
     stay = as_array(generated["res_top1"]).astype(float)

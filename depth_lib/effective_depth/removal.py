@@ -57,7 +57,7 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     Cost: no forward pass.
     """
     if not {"removal_sizes", "removal_loss_by_prompt"} <= result.keys():
-        raise ValueError("removable needs what dl.block_removal(llm, prompts) returned of whole blocks.")
+        raise ValueError("removable needs a result for whole blocks: dl.block_removal(llm, prompts).")
     by_prompt = as_array(result["removal_loss_by_prompt"]).astype(float)
     by_prompt = by_prompt[np.isfinite(by_prompt[:, 0, 0])]  # nothing predicts a prompt of one token
     sizes, n_layers = as_array(result["removal_sizes"]).astype(int), by_prompt.shape[-1]

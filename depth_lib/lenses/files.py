@@ -82,7 +82,7 @@ def _found(source, revision):
     if path.is_file():
         return path
     if str(source).count("/") < 2:
-        raise LensError(f"{source} is not here; give a path, or of the Hub owner/name/path/in/it")
+        raise LensError(f"{source} does not exist; give a path, or a place on the Hub: owner/name/path/in/it")
     from huggingface_hub import hf_hub_download
 
     try:
@@ -146,7 +146,7 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
         problem = "was fitted with a different unembedding"
     else:
         return
-    message = f"the lens is not {name_of(llm)}'s, it {problem}; take its own, or fit one: dl.fit_lens(llm, texts)"
+    message = f"the lens does not fit {name_of(llm)}: it {problem}; use its own, or fit one: dl.fit_lens(llm, texts)"
     if misfit or llm.dtype.itemsize > 2:
         raise LensError(message)
     warnings.warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)", stacklevel=3)

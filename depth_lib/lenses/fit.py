@@ -80,7 +80,7 @@ def fit_lens(
     all_ids = tokenize(llm, texts)
     long = [ids[:N_TOKENS] for ids in all_ids if len(ids) >= shortest]
     if len(long) < fewest:
-        raise LensError(f"a {kind} lens needs {fewest} texts or more, of at least {shortest} tokens; give longer ones")
+        raise LensError(f"a {kind} lens needs {fewest} or more texts of at least {shortest} tokens; give longer ones")
     if len(long) < len(all_ids):
         warnings.warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out", stacklevel=2)
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm)}

@@ -114,7 +114,7 @@ def load_model(
     if not isinstance(name, str | Path):
         raise ModelError(
             f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a model of transformers "
-            "(of one that dl.load_model returned, llm._module)."
+            "(for a model of dl.load_model: llm._module)."
         )
     if not (here or remote is True or re.fullmatch(HOST, str(remote))):
         raise ModelError(f'remote={remote!r} is not a host; use True, False, "local" or a URL (https://…).')

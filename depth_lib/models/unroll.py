@@ -39,7 +39,7 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     """
     if not isinstance(model, PreTrainedModel):
         raise ModelError(
-            f"dl.unroll takes a transformers model, not a {type(model).__name__}; of one that dl.load_model returned, "
+            f"dl.unroll takes a transformers model, not a {type(model).__name__}; for a model of dl.load_model, "
             "give llm._module."
         )
     loop = next((name for name in _OWN_LOOPS if hasattr(model.config, name)), "")

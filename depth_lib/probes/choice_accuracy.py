@@ -81,7 +81,9 @@ def endings_scored(
     picks [1 + K, C]. Also the right ending [C] and the number of tokens of each [C, E]."""
     for k, (_, endings, right) in enumerate(choices):
         if isinstance(endings, str) or right not in range(len(endings)):
-            raise ValueError(f"choice {k} has endings {endings!r} and right {right!r}; give a list and a number of it.")
+            raise ValueError(
+                f"choice {k} has endings {endings!r} and right {right!r}; give a list and the index of the right one."
+            )
     n_endings = {len(endings) for _, endings, _ in choices}
     if len(n_endings) != 1:
         raise ValueError("give choices with the same number of endings, for example dl.load_choices().")

@@ -59,7 +59,7 @@ def test_notes_say_which_limit_is_missing_and_why_there_is_no_interval():
     lens = {"res_overlaps": some.mean(0), "res_overlaps_sums": some, "n_tokens": n_tokens}
     (row,) = effective_depths(lens | {"res_kl_divs": np.full(8, 5.0)}).query("rule == 'overlap'").itertuples()
     assert row.note == "no upper limit: the data are also consistent with no effective depth" and pd.isna(row.high)
-    with pytest.raises(ValueError, match="no effective depth is read from this result"):
+    with pytest.raises(ValueError, match="this result has no effective depth"):
         effective_depths(result_of("layer_effects", 8))
 
 
