@@ -149,7 +149,7 @@ def test_over_models_is_a_table_and_what_was_made_alike_is_one_row(study, publis
 def test_the_tex_compiles(published, tmp_path):
     write_depths(published, "gsm8k", "my_model&co_70%", 4, 0, 1, 2)
     write_tables(depths(Study(published)), tmp_path)
-    whole = r"\documentclass{article}\usepackage[table]{xcolor}\usepackage{booktabs,multirow,graphicx}\begin{document}"
+    whole = r"\documentclass{article}\usepackage[table]{xcolor}\usepackage{booktabs,graphicx}\begin{document}"
     (tmp_path / "whole.tex").write_text(whole + r"\resizebox{\textwidth}{!}{\input{effective_depth}}\end{document}")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "whole.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
