@@ -71,7 +71,12 @@ def words_of(page):
 
 def test_the_first_thing_is_the_summary_and_each_kind_has_one_heading_with_its_datasets_below(page):
     text = words_of(page)
-    order = ["Effective depth of", "One dot per model", "Layer (ratio) [95 % interval]", "What size, training and task"]
+    order = [
+        "Effective depth of",
+        "One dot per model",
+        "the layer (ratio) [95 % interval]",
+        "How size, training and task",
+    ]
     order += ["The figures", KINDS["cosine"].title, KINDS["layer_effects"].title, "Where the numbers come from"]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
