@@ -131,7 +131,7 @@ def summary_figure(depths: pd.DataFrame) -> Figure:
     axes = figure.subplots(1, len(RULES), sharex=True, sharey=True)
     for (ax, rule), (k, dataset) in product(zip(axes, RULES, strict=True), enumerate(datasets)):
         own = depths[(depths.rule == rule) & (depths.dataset == dataset)]
-        place = names[own.index].map(models.index) + 0.7 * ((k + 0.5) / len(datasets) - 0.5)
+        place = names[own.index].map(models.index).astype(float) + 0.7 * ((k + 0.5) / len(datasets) - 0.5)
         control, colour = own.variant == CONTROL, COLOURS[k % len(COLOURS)]
         sure = own.ratio_low.notna() & own.ratio_high.notna()
         ends = own.ratio_low.fillna(own.ratio), own.ratio_high.fillna(own.ratio)

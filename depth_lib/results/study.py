@@ -114,9 +114,18 @@ class Study(dict):
             expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else LEVEL_PROBES)}
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
-                remedy = command("sweep", MODELS=model, DATASETS=dataset, PROBES=lacking, OUT=self.folder)
+                asked = self._asked(1, model, "MODEL", "PASSES") | self._asked(0, dataset, "DATASET", "PART", "CHAT")
+                names = {"MODELS": asked.pop("MODEL", model), "DATASETS": asked.pop("DATASET", dataset)}
+                remedy = command("sweep", **names, **asked, PROBES=lacking, OUT=self.folder)
                 lines.append(f"no artifact for {dataset} × {model} ({', '.join(lacking)}); run: {remedy}")
         return lines
+
+    def _asked(self, axis: int, name: str, *parameters: str) -> dict:
+        """These parameters of a run in the folder of a dataset (axis 0) or model (1), without those of every run."""
+        paths = (path for key, path in self._found.items() if key[axis] == name)
+        asked = next((found for path in paths if (found := record_in(path.parent).get("params"))), {})
+        common = {"PASSES": 1, "PART": "all", "CHAT": False}
+        return {one: asked[one] for one in parameters if one in asked and asked[one] != common.get(one)}
 
     def _probes_on(self, dataset: str) -> set[str]:
         """The probes that any model in the folder has on a dataset."""

@@ -187,3 +187,13 @@ def test_a_map_between_models_marks_the_best_source_layer_and_equal_depth():
     diagonal, best = ax.lines
     assert diagonal.get_xydata().tolist() == [[0, 0], [6, 3]]
     assert np.array_equal(best.get_ydata(), relative.argmin(0))
+
+
+def test_the_summary_has_room_for_a_rule_that_one_dataset_lacks(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-4l", 4, ("logit_lens", "relative_contribution"))
+    write_run(tmp_path, "questions", "toy-4l", 4, ("logit_lens",))
+    frame = depths(Study(tmp_path))
+    assert not ((frame.dataset == "questions") & (frame.rule == "cosine")).any()
+    of_cosine, *of_lens = summary_figure(frame).axes
+    assert [len({line.get_label() for line in ax.lines} & {"gsm8k", "questions"}) for ax in of_lens] == [2, 2]
+    assert all(len(line.get_xdata()) == 0 for line in of_cosine.lines if line.get_label() == "questions")

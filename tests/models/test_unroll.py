@@ -15,6 +15,7 @@ import depth_lib as dl
 from depth_lib.data.tokens import tokenize
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.params import ParamsError
+from depth_lib.results.study import Study
 from depth_lib.sweep.cli import main
 from tests import families, oracles
 from tests.marks import others_slow
@@ -256,6 +257,9 @@ def test_a_run_of_several_passes_lies_beside_that_of_one(tmp_path, capsys):
     assert main(["status", "--out", str(tmp_path)]) == 0
     assert "toy-4l-x3  done" in capsys.readouterr().out
     assert all(line.startswith("toy-4l-x3 @ gsm8k, ") for line in run.depths())
+    dl.Run(asked | {"PASSES": 1, "PART": "question"}).result("logit_lens")
+    (of_loop,) = (line for line in Study(tmp_path).missing() if "for gsm8k-question × toy-4l-x3 " in line)
+    assert "run: depth-lib sweep --models toy-4l --datasets gsm8k --passes 3 --part question --probes " in of_loop
     with pytest.raises(ParamsError, match="PASSES unrolls the model here, and REMOTE runs on a server"):
         dl.Run(asked | {"REMOTE": True})
 
