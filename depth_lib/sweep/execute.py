@@ -111,6 +111,8 @@ class Notebook:
             say(f"{self.title}: done in {passed}")
             return True
         why = why_failed(self.partial) if status else f"it ended without {', '.join(self.lacking())}"
+        if status and shutil.disk_usage(self.folder).free < 2**20:  # neither notebook nor log can say so
+            why = f"the disk of {self.folder} is full; free it, or give another OUT"
         say(f"{self.title}: FAILED after {passed}: {why}; see {self.log}")
         return False
 

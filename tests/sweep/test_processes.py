@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from depth_lib.sweep import execute
+from depth_lib.sweep.execute import Notebook
 from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, new_study, start
 
 ONE = ("sweep", "--set", "demo", "--models", "toy-4l", "--datasets", "gsm8k", "--probes", "logit_lens")
@@ -68,3 +71,12 @@ def test_status_imports_no_torch(study):
     code += "assert not {'torch', 'numpy', 'pandas', 'transformers', 'nnsight'} & set(sys.modules)"
     how = {"cwd": study, "env": ENVIRONMENT | {"PYTHONPATH": str(ROOT)}, "capture_output": True}
     subprocess.run([sys.executable, "-c", code], check=True, **how)
+
+
+def test_a_disk_that_is_full_is_named_where_neither_notebook_nor_log_can_say_so(tmp_path, monkeypatch, capsys):
+    notebook = Notebook("gsm8k × toy-4l", "probe", tmp_path, {}, tmp_path / "lock", lambda: ["logit_lens"])
+    notebook.child = SimpleNamespace(returncode=1)
+    (tmp_path / "probe.log").write_text('  File "papermill/execute.p')
+    for free, said in ((2**12, f"the disk of {tmp_path} is full; free it, or give another OUT"), (2**30, "File")):
+        monkeypatch.setattr(execute.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        assert not notebook.ended() and said in capsys.readouterr().out

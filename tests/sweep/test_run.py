@@ -7,9 +7,11 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.depths import untrained
+from depth_lib.effective_depth.tables import CONTROL, depths
 from depth_lib.params import ParamsError
 from depth_lib.results.provenance import prompts_hash
-from depth_lib.results.schemas import ARTIFACTS, label_of
+from depth_lib.results.schemas import ARTIFACTS, RANDOM, label_of
 from depth_lib.results.study import Study
 from depth_lib.run import OtherSettings, Run
 
@@ -182,3 +184,21 @@ def test_a_run_leaves_out_our_prompts_that_are_too_long_and_counts_them_and_refu
     own.llm.config.max_position_embeddings = limit
     with pytest.raises(ValueError, match=f"has [0-9]+ tokens, but the model has {limit} positions; use a shorter text"):
         own.result("logit_lens")
+
+
+def test_a_control_is_the_untrained_models_result_beside_the_runs_own_and_no_other_reader_sees_it(cell):
+    run = Run(cell | {"CONTROL": True, "PROBES": ["logit_lens", "layer_effects"]})
+    assert run.lacking == ["logit_lens", "layer_effects", "logit_lens@weights=random"]
+    results = [run.result("logit_lens"), run.result("layer_effects")]
+    kept = {path: path.read_bytes() for path in run.folder.glob("*.pt")}
+    assert [*run.further()] == [] and run.lacking == [], "its figures are not drawn"
+    assert {path: path.read_bytes() for path in kept} == kept
+    control = dl.load_artifact(run.path("logit_lens", **RANDOM))
+    expected = dl.logit_lens(untrained(run.llm), run.prompts)
+    assert torch.equal(control["res_kl_divs"], expected["res_kl_divs"])
+    assert not torch.equal(control["res_kl_divs"], results[0]["res_kl_divs"])
+    assert control["meta"]["weights"] == "random" and results[0]["meta"]["weights"] != "random"
+    study = Study(run.out)
+    assert {probe for _, _, probe in study} == {"logit_lens", "layer_effects"}
+    frame = depths(study).set_index(["variant", "rule"])
+    assert frame.loc[CONTROL].note.str.startswith("no signal").all() and len(frame.loc[CONTROL]) == 2
