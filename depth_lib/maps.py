@@ -96,6 +96,8 @@ def stretch(result: Mapping) -> Estimate:
     result: what `linear_maps` returned. NoInterval for fewer than 3 held-out texts.
     Cost: no forward pass.
     """
+    if not isinstance(result, Mapping) or "relative_sums" not in result:
+        raise ValueError("stretch needs what dl.linear_maps(source, target, texts) returned.")
     sums, n_tokens = as_array(result["relative_sums"]).astype(float), as_array(result["n_tokens"])[:, None, None]
     if len(sums) < FEWEST:
         raise NoInterval(f"{len(sums)} held-out texts are too few; take {FEWEST} or more")

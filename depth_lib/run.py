@@ -119,6 +119,18 @@ def _own_dtype(model_id: str) -> str:
         return "bfloat16"
 
 
+def _own(prompts: Sequence[str]) -> list[str]:
+    """The user's own prompts; ParamsError for what is not a list of texts."""
+    from .data.tokens import texts_of  # loads torch
+
+    try:
+        if isinstance(prompts, str) or not (texts := texts_of(prompts)):
+            raise ValueError(f"prompts is {prompts!r}; give a list of strings")
+    except ValueError as error:
+        raise ParamsError(str(error)) from None
+    return texts
+
+
 class Run:
     """The results that a parameters cell asks for, read or computed: `Run(globals())`.
 
@@ -137,6 +149,8 @@ class Run:
     """
 
     def __init__(self, cell: Mapping, prompts: Sequence[str] | None = None):
+        if not isinstance(cell, Mapping):
+            raise ParamsError(f'a {type(cell).__name__} has no parameters; give a dict: dl.Run({{"MODEL": "toy-8l"}})')
         self.params = params = resolved(cell)
         self.out = in_project(params.OUT)
         self.remote = params.REMOTE
@@ -144,9 +158,7 @@ class Run:
         if prompts is not None:
             if find_dataset(params.DATASET):
                 raise ParamsError(f"{params.DATASET} has prompts of its own; give DATASET a name of yours")
-            if not prompts or isinstance(prompts, str):
-                raise ParamsError(f"prompts is {prompts!r}; give a list of strings")
-            self.prompts = list(prompts)
+            self.prompts = _own(prompts)
             params.N_EXAMPLES = len(self.prompts)
         is_file = self.source not in (*NAMED_SOURCES, "drawn", "list")
         self.dataset = Path(self.source).stem if is_file and find_dataset(params.DATASET) else params.DATASET

@@ -69,6 +69,51 @@ def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot
         assert len(dl.layer_effects(toy, [TEXT, "5"])["max_future_out_by_prompt"]) == 1
 
 
+# a call with one argument of a wrong kind, and what is said
+WRONG_KIND = {
+    "choices": (
+        lambda llm: dl.choice_accuracy(llm, "abc"),
+        "choice 0 is 'a'; give .context, endings, number of the ri",
+    ),
+    "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* give .context, endings, number"),
+    "no choices": (lambda llm: dl.choice_accuracy(llm, None), "give choices with the same number of endings"),
+    "removed": (lambda llm: dl.choice_accuracy(llm, [("5 ", ["1", "2"], 0)], removed=2), "removed is 2; give .s, n."),
+    "answers": (
+        lambda llm: dl.logit_lens(llm, [TEXT], answers=[5]),
+        "the answer to prompt 0 is a int; give a text, or",
+    ),
+    "a lens": (lambda llm: dl.logit_lens(llm, [TEXT], lens={"A": [1], "b": [2]}), "a lens is a dict with A"),
+    "a cost": (lambda llm: dl.removable({}, at_most="x"), "at_most is 'x'; give nats per token"),
+    "no cost": (lambda llm: dl.removable({}, at_most=float("nan")), "at_most is nan; give nats per token"),
+    "a depth": (lambda llm: dl.ratio({}, 4), "ed is a dict; give a layer"),
+    "maps": (lambda llm: dl.stretch({}), "stretch needs what dl.linear_maps"),
+    "accuracy": (lambda llm: dl.accuracy([1, 2]), "give a result of choice_accuracy"),
+    "a file": (lambda llm: dl.load_artifact(None), "a NoneType is not the path of a result; give that of its .pt"),
+    "a study": (lambda llm: dl.load_results(None), "a NoneType is no folder of results; give its path"),
+    "a folder": (lambda llm: dl.save_model(llm, None), "folder is None; give the path of a folder"),
+    "no folder": (lambda llm: dl.save_model(llm, ""), "folder is ''; give the path of a folder"),
+    "examples": (lambda llm: dl.load_examples(5), 'dataset is a int; give a name such as "gsm8k"'),
+    "load_choices": (lambda llm: dl.load_choices(None), 'dataset is a NoneType; give a name such as "gsm8k"'),
+    "a source": (lambda llm: dl.load_prompts("gsm8k", 1, source=None), "source is a NoneType; give a name such as"),
+    "a cell": (lambda llm: dl.Run(None), "a NoneType has no parameters; give a dict: dl.Run"),
+    "a run's prompts": (
+        lambda llm: dl.Run({"DATASET": "mine"}, prompts=5),
+        "prompts is of type int, not a list of texts",
+    ),
+    "a run's table": (lambda llm: dl.Run({"DATASET": "mine"}, prompts=pd.DataFrame({"text": [TEXT]})), r"s\['text'\]"),
+    "a tensor": (lambda llm: dl.load_model(torch.ones(2), llm.tokenizer), "a Tensor cannot be loaded; give a name"),
+    "a server": (lambda llm: dl.logit_lens(llm, [TEXT], remote="http://127.0.0.1:9"), "is on this machine; load a"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_KIND)
+def test_an_argument_of_a_wrong_kind_is_one_line_that_says_what_to_give(toy, name):
+    call, said = WRONG_KIND[name]
+    with pytest.raises((ValueError, dl.ArtifactError, dl.RemoteError), match=said) as refused:
+        call(toy)
+    assert "\n" not in str(refused.value)
+
+
 def test_memory_that_is_full_while_measuring_is_named(toy):
     ids = toy.tokenizer("5 + 7")["input_ids"]
 

@@ -229,6 +229,9 @@ def _with_answer(llm, prompt, answer, name):
     if isinstance(answer, str):
         ids, places, _ = answer_span(llm, prompt, answer)
         return ids[: places[-1]], places[0] - 1
+    if not isinstance(answer, Iterable):
+        raise ValueError(f"the answer to {name} is a {type(answer).__name__}; give a text, or a list of token ids.")
+    answer = list(answer)
     before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
     answer = [int(token) for token in answer]
     if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:

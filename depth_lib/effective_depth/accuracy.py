@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from statistics import NormalDist
 
+import numpy as np
+
 from ..results.means import paired_change
 from .intervals import LEVEL, Estimate
 from .rules import as_array
@@ -50,7 +52,7 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
 
 def _right(result):
     """Whether each choice was answered rightly [C]."""
-    correct = as_array(result["correct"])
+    correct = as_array(result.get("correct", [])) if isinstance(result, Mapping) else np.empty(0)
     if correct.ndim != 1 or not len(correct):
         raise ValueError("give a result of choice_accuracy for one order of blocks, with at least one choice.")
     return correct == 1

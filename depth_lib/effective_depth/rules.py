@@ -8,6 +8,7 @@ Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -211,6 +212,8 @@ def ratio(ed: int | None, n_layers: int) -> float | None:
     """
     if ed is None:
         return None
+    if not isinstance(ed, Integral):
+        raise ValueError(f"ed is a {type(ed).__name__}; give a layer, such as dl.effective_depth_kl(result).")
     if not 0 <= ed < n_layers:
         raise ValueError(f"{ed} is not a layer of a model with {n_layers} layers (0 to {n_layers - 1})")
     return (ed + 1) / n_layers

@@ -133,7 +133,7 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
 
     In half precision rounding changes the hash, so a different unembedding is a warning.
     """
-    if not isinstance(lens, Mapping) or not {"A", "b"} <= lens.keys():
+    if not isinstance(lens, Mapping) or not all(hasattr(lens.get(name), "shape") for name in ("A", "b")):
         raise LensError("a lens is a dict with A [L, d, d] and b [L, d]; read a file with dl.load_lens(file)")
     arch, there, here = describe(llm), lens.get("unembedding"), unembedding_hash(llm)
     wanted, found = (arch.n_layers, arch.width, arch.width), tuple(lens["A"].shape)

@@ -109,7 +109,7 @@ def load_model(
         if tokenizer is None or not here:
             raise ModelError("a model in memory needs its tokenizer and runs here: dl.load_model(model, tokenizer).")
         return in_memory(underlying(name, tokenizer), tokenizer)
-    if tokenizer is not None:
+    if tokenizer is not None and isinstance(name, str | Path):
         raise ModelError(f"{str(name)!r} has its own tokenizer; leave the other out: dl.load_model({str(name)!r}).")
     if not isinstance(name, str | Path):
         raise ModelError(

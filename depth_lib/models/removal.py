@@ -48,7 +48,9 @@ def remove_blocks(llm: TransformersModel, s: Any, n: int = 1) -> TransformersMod
 def stretch_of(removed: Any) -> tuple[int, int]:
     """The first block and the number of blocks of (s, n), or of a Removable; ValueError if it removes none."""
     if not hasattr(removed, "n"):
-        return removed
+        if not isinstance(removed, Sequence) or isinstance(removed, str) or len(removed) != 2:
+            raise ValueError(f"removed is {removed!r}; give (s, n), or what dl.removable returned.")
+        return removed[0], removed[1]
     if not removed.n:
         raise ValueError("no block can be removed at this cost; ask dl.removable with a larger at_most.")
     return removed.s, removed.n
@@ -149,6 +151,8 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     Cost: writes the weights.
     """
     _with_weights(llm)
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise ModelError(f"folder is {folder!r}; give the path of a folder.")
     if Path(folder).is_file():  # transformers would only log it
         raise ModelError(f"{folder} is a file; give the path of a folder.")
     if any(type(part).__module__.startswith("peft.") for part in llm._module.modules()):

@@ -1,5 +1,6 @@
 """How likely a model finds the endings of a text, as it is and with its blocks in other orders."""
 
+import reprlib
 from collections.abc import Sequence
 
 import torch
@@ -79,7 +80,10 @@ def endings_scored(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """For the model as it is and in each order: Σ log p of every ending [1 + K, C, E], and the ending that acc_norm
     picks [1 + K, C]. Also the right ending [C] and the number of tokens of each [C, E]."""
-    for k, (_, endings, right) in enumerate(choices):
+    for k, choice in enumerate(choices := list(choices or ())):
+        if not isinstance(choice, Sequence) or isinstance(choice, str) or len(choice) != 3:
+            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give (context, endings, number of the right one).")
+        _, endings, right = choice
         if isinstance(endings, str) or right not in range(len(endings)):
             raise ValueError(
                 f"choice {k} has endings {endings!r} and right {right!r}; give a list and the index of the right one."
