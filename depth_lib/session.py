@@ -105,7 +105,8 @@ def _run_locally(llm, probe, arguments, over, remote, label):
 
 def _run_as_jobs(llm, probe, arguments, over, remote, label):
     """The probe's results on a server: a list, one journalled job for each part of the items."""
-    if (name := llm.config._name_or_path) and (Path(name) / "config.json").is_file():
+    name = llm.config._name_or_path
+    if llm.dispatched and name and (Path(name) / "config.json").is_file():
         raise NotReady(
             f"{name_of(llm)} is on this machine; load a model of the server, dl.load_model(hub_id, remote=True)"
         )
