@@ -106,15 +106,20 @@ def _model_values(name: str, model_id: str | None) -> dict:
 
 
 def _own_dtype(model_id: str) -> str:
-    """The dtype in the config; float32 for a GGUF file, bfloat16 if it cannot be read."""
+    """The dtype in config.json; float32 for a GGUF file, bfloat16 if it cannot be read."""
     if model_id.endswith(".gguf"):
         return "float32"
-    from transformers import AutoConfig  # takes seconds
-
     try:
-        with without_retries(model_id):
-            dtype = AutoConfig.from_pretrained(checkpoint_of(model_id) or model_id).dtype
-        return str(dtype or "bfloat16").removeprefix("torch.")
+        if folder := checkpoint_of(model_id):
+            file = folder / "config.json"
+        else:
+            from huggingface_hub import hf_hub_download  # takes a moment
+
+            with without_retries(model_id):
+                file = Path(hf_hub_download(model_id, "config.json"))
+        config = json.loads(file.read_text(encoding="utf-8"))
+        texts = config | config.get("text_config", {})
+        return str(texts.get("dtype") or texts.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     except Exception:  # noqa: BLE001 (loading the model gives a better error)
         return "bfloat16"
 

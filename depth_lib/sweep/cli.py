@@ -342,6 +342,9 @@ def main(typed: Sequence[str] | None = None) -> int:
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code
     try:
         return depth_lib.main(typed, prog_name="depth-lib", standalone_mode=False) or 0
+    except click.Abort:
+        print("stopped before anything ran", file=sys.stderr)
+        return 130
     except click.ClickException as problem:
         sys.exit(problem.format_message())
     except (ValueError, ArtifactError, RemoteError) as problem:

@@ -1,6 +1,7 @@
 """The processes behind a sweep: signals, kills and two sweeps; what is said is in sessions/."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from depth_lib.sweep import execute
+from depth_lib.embedded import toy_path
+from depth_lib.run import Run
+from depth_lib.sweep import cli, execute
 from depth_lib.sweep.execute import Notebook
 from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, new_study, start
 
@@ -67,7 +70,9 @@ def test_two_sweeps_do_not_execute_the_same_run_and_the_second_says_who_holds_it
 
 
 def test_status_imports_no_torch(study):
+    shutil.copytree(toy_path("toy-4l"), study / "mine")
     code = "import sys; from depth_lib.sweep.cli import main; main(['status', '--set', 'demo'])\n"
+    code += "main(['status', '--models', './mine', '--source', 'embedded'])\n"
     code += "assert not {'torch', 'numpy', 'pandas', 'transformers', 'nnsight'} & set(sys.modules)"
     how = {"cwd": study, "env": ENVIRONMENT | {"PYTHONPATH": str(ROOT)}, "capture_output": True}
     subprocess.run([sys.executable, "-c", code], check=True, **how)
@@ -80,3 +85,9 @@ def test_a_disk_that_is_full_is_named_where_neither_notebook_nor_log_can_say_so(
     for free, said in ((2**12, f"the disk of {tmp_path} is full; free it, or give another OUT"), (2**30, "File")):
         monkeypatch.setattr(execute.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         assert not notebook.ended() and said in capsys.readouterr().out
+
+
+def test_an_interrupt_before_anything_runs_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(Run, "__init__", lambda *given: signal.raise_signal(signal.SIGINT))
+    assert cli.main(["status", "--set", "demo"]) == 130
+    assert capsys.readouterr().err.strip() == "stopped before anything ran"
