@@ -34,6 +34,7 @@ from ..residual.residual_stream import (
     parts,
     read_block,
     rescaling,
+    sent_once,
     skip_head,
     start_at,
     with_hidden_states,
@@ -157,9 +158,9 @@ def measure_integrated_gradients(
     Returns for each layer igrads [T], completeness, f_difference, n_nodes (or n_steps) and, except for left ends,
     error: see `integrated_gradients`.
     """
-    results = []
+    results, blocks = [], _read_blocks(llm, arch, ids)
     for l in layers:
-        path = _path(llm, arch, ids, l, at)
+        path = _path(llm, arch, ids, l, at, *blocks[l])
         path.answer, with_gradients = answer, method == "gradients"
         h = path.x[0].to(path.dtype)[None]
         n_tokens = budget or tokens_in_pass(llm, arch, h[0], with_gradients)
@@ -221,12 +222,21 @@ class Path:
         return slopes, f
 
 
-def _path(llm, arch, ids, l, at):
+def _read_blocks(llm, arch, ids):
+    """Of each block what enters it, a, m and what leaves it, [1, T, d] each."""
+    blocks = []
     with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            h = entering(llm.blocks[l]).clone()
-            a, m, after = read_block(llm.blocks[l], arch, h)
-            skip_head(llm, arch, after)
+        with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
+            read, h = sent_once(tracer, llm, arch), entering(llm.blocks[0]).clone()
+            for block in llm.blocks:
+                a, m, after = read_block(block, arch, h, read)
+                blocks.append((h, a, m, after))
+                h = after
+            skip_head(llm, arch, h)
+    return blocks
+
+
+def _path(llm, arch, ids, l, at, h, a, m, after):
     if at == "block":
         return Path(llm, arch, ids, l + 1, after[0].float(), h.dtype)
     before = h.to(after.device).float()
