@@ -79,7 +79,7 @@ def integrated_gradients(
       that returns no gradients
     - max_nodes: the largest number of nodes per block
     - steps: of increments; the error falls as steps⁻². In a mixture of experts a step may move a token to other
-      experts, where F jumps: increments count the jump, gradients do not
+      experts, where F jumps: increments count the jump, gradients do not. Then the two differ by more than `error`
 
     Returns:
 

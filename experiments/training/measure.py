@@ -113,8 +113,9 @@ def _scores(llm, task):
     result = dl.depth_by_difficulty(llm, examples)
     of_seen = result["level"] <= seen[-1]
     parts = {"all": result, "seen": {key: result[key][of_seen] for key in ("level", "layer_effect", "output_effect")}}
+    scores = {name: depth_scores(part) for name, part in parts.items()}
     for effect in EFFECTS:
-        found = {name: depth_scores(part).query("effect == @effect") for name, part in parts.items()}
+        found = {name: rows[rows.effect == effect] for name, rows in scores.items()}
         for row in found["all"].itertuples():
             yield f"score {effect}", row.level, Estimate(row.score, row.low, row.high), row.examples
         for name, rows in found.items():

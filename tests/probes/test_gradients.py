@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import depth_lib as dl
+from tests.probes.comparing import load
 
 SUM, SHORT = ("5 + 7 + 5 = ", "17"), ("5 + 7 = ", "12")
 
@@ -46,3 +47,14 @@ def test_increments_converge_to_the_integral(toy):
     assert (torch.stack(off) <= torch.stack(stated) + 1e-5).all()
     # as well as the integral is known; where attributions are small, increments round as much as it does
     assert (off[2] <= torch.maximum(off[1] / 3, 3 * result["error"].clamp_min(1e-5))).all(), (off, result["error"])
+
+
+def test_increments_of_a_mixture_of_experts_count_jumps_that_gradients_do_not():
+    llm, _ = load("mixtral")
+    slopes = dl.integrated_gradients(llm, *SHORT, quadrature="riemann")
+    with pytest.warns(UserWarning, match="not known better than"):
+        found = dl.integrated_gradients(llm, *SHORT, method="increments")
+    jumps = (slopes["completeness"] / slopes["f_difference"]).abs()
+    off = (found["igrads"] - slopes["igrads"]).abs().amax(1) / found["igrads"].abs().amax(1)
+    assert (jumps[:2] > 0.05).all() and (off[:2] > 0.05).all()
+    assert jumps[-1] < 0.01 and off[-1] < 0.01, "no experts run after the last block"
