@@ -12,6 +12,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 
 from ..effective_depth.rules import RULES
@@ -172,10 +174,11 @@ def save(figure: Figure, path: Path) -> Path:
     """Write a figure as .png, and as .pdf beside it, with one layout; the same results give the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(STYLE):
-        figure.draw_without_rendering()
+        if layout := figure.get_layout_engine():
+            layout.execute(figure)
         figure.set_layout_engine("none")
-        for one in (path, path.with_suffix(".pdf")):
-            figure.savefig(one, metadata={"CreationDate": None} if one.suffix == ".pdf" else None)
+        FigureCanvasAgg(figure).print_png(path)  # savefig would draw each file twice
+        FigureCanvasPdf(figure).print_pdf(path.with_suffix(".pdf"), metadata={"CreationDate": None})
     return path
 
 
