@@ -121,7 +121,7 @@ def _late_tokens(result: Mapping) -> Values:
     frame = deep_thinking_ratio(result, correct=result["correct"])
     groups = frame.groupby("correct").ratio
     means = [(correct, *mean_with_interval(ratios)) for correct, ratios in groups]
-    single = [(row.correct, row.ratio, math.nan, math.nan) for row in frame.itertuples()]
+    single = [(*of_response, math.nan, math.nan) for of_response in zip(frame.correct, frame.ratio, strict=True)]
     return {"one response": np.array(single), "mean, 95 % interval": np.array(means)}
 
 

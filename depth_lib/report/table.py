@@ -1,5 +1,6 @@
 """The table of effective depths: one Styler, written as HTML, TeX and a workbook; and where the numbers come from."""
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def _cell(row, wide: bool = False) -> str:
     ends = ["open" if pd.isna(end) else str(end) for end in (row.low, row.high)]
     interval = "" if ends == ["open", "open"] else f" [{', '.join(ends)}]"
     published = "" if wide or pd.isna(row.published) else f", published {row.published}"
-    passes = "" if wide or pd.isna(getattr(row, "passes", None)) else f", {row.passes:g} passes"
+    passes = float(getattr(row, "passes", "nan"))
+    passes = "" if wide or math.isnan(passes) else f", {passes:g} passes"
     return f"{row.ed} ({row.ratio:.2f}){interval}{passes}{published}"
 
 
