@@ -71,7 +71,7 @@ def load_prompts(
         from .tokens import positions_of, text_ids  # loads torch, which status and sweeps do without
 
         n_positions = positions_of(llm)
-    rows = kind.rows(source, seed) if column is None else column_of(file_rows(source), column)
+    rows = kind.rows(source, seed) if column is None else column_of(file_rows(Path(source)), column)
     for where, row in rows:
         if limit and tokenizer and len(tokenizer.encode(kind.prompt(where, row))) > limit:
             too_long += 1

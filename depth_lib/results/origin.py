@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
         return {name: _plain(item) for name, item in value.items()}
     if hasattr(value, "tolist"):  # an array or a tensor
         content = torch.as_tensor(value).detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-        return f"{value.dtype} {[*value.shape]} {hashlib.sha256(content).hexdigest()[:16]}"
+        return f"{value.dtype} {[*value.shape]} {hashlib.sha256(content.tobytes()).hexdigest()[:16]}"
     if isinstance(value, list | tuple):
         return list(value) if len(repr(value)) < 1000 else f"{len(value)} items {prompts_hash([repr(value)])}"
     return value
