@@ -85,13 +85,13 @@ def drawn_maps(maps: Mapping, names: list[str]) -> Figure:
     relative, best = maps["relative"].numpy(), maps["best"].numpy()
     n_source, n_target = (n - 1 for n in relative.shape)
     figure, ax = plt.subplots(figsize=(7, 5), layout="constrained")
-    image = ax.imshow(relative, origin="lower", cmap="viridis", vmin=0, vmax=min(1, relative.max()))
+    image = ax.imshow(relative, origin="lower", cmap="viridis", vmin=relative.min(), vmax=np.quantile(relative, 0.9))
     ax.plot(best, "o-", color="white", markersize=4, linewidth=1, label="best source layer")
     ax.plot([0, n_target], [0, n_source], "--", color="tab:red", label="stretched")
-    ax.plot([0, n_source, n_target], [0, n_source, n_source], ":", color="tab:orange", label="more layers at the end")
+    ax.plot([0, n_source, n_target], [0, n_source, n_source], ":", color="black", label="more layers at the end")
     ax.set(xlabel=f"Layer of {names[1]}", ylabel=f"Layer of {names[0]}", title="Relative error of linear maps")
-    ax.legend(loc="lower right", fontsize=8)
-    figure.colorbar(image, ax=ax, label="Error, as a share of the norm")
+    ax.legend(loc="upper left", fontsize=8)
+    figure.colorbar(image, ax=ax, extend="max", label="Error, as a share of the norm")
     return figure
 
 
