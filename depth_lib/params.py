@@ -43,7 +43,8 @@ def words(value: Any) -> Any:
     """The words of a text; a path that exists is one word."""
     if not isinstance(value, str):
         return value
-    return [value] if Path(value).exists() else value.replace(",", " ").split()
+    parts = [value] if Path(value).exists() else [part.strip() for part in value.split(",")]
+    return [word for part in parts for word in ([part] if part and Path(part).exists() else part.split())]
 
 
 Words = Annotated[list[str], BeforeValidator(words)]  # "a b" and "a,b" are ["a", "b"]

@@ -18,6 +18,7 @@ from depth_lib.params import (
     find_model,
     load_params,
     params_files,
+    words,
 )
 from depth_lib.results.schemas import ARTIFACTS
 
@@ -135,3 +136,10 @@ def test_a_command_in_a_message_works_as_pasted():
         "run", "my toy", "gsm8k", N_EXAMPLES=3, PROBES=["a", "b"], QUESTION="1 + $x", CONTROL=True, LENS=None
     )
     assert said == "depth-lib run 'my toy' gsm8k --n-examples 3 --probes 'a b' --question '1 + $x' --control"
+
+
+def test_paths_with_spaces_stand_between_commas(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my model").mkdir()
+    assert words("./my model,toy-4l") == ["./my model", "toy-4l"] == words(" ./my model, toy-4l")
+    assert words("my model") == ["my model"] and words("a b,c") == words("a, b c") == ["a", "b", "c"]
