@@ -80,6 +80,7 @@ def until(state, seconds=120):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # under a minute where nothing else runs
 def test_a_sweep_that_is_killed_ten_times_leaves_the_same_tensors_and_no_process(study):
     words = (*SWEEP, "--probes", ",".join(PROBES))
     sweeps, before = [], {}
