@@ -47,7 +47,10 @@ def with_origin(probe: Callable[_Arguments, Result]) -> Callable[_Arguments, Res
 def origin(llm: TransformersModel, remote: bool | str) -> dict:
     """The model as it ran: name, commit, dtype, where, its check, versions and date."""
     record = known(llm)
-    found = {"model": Path(name_of(llm)).name, "commit": getattr(llm.config, "_commit_hash", None)}
+    found = {
+        "model": Path(name_of(llm)).name.removesuffix(".gguf"),
+        "commit": getattr(llm.config, "_commit_hash", None),
+    }
     found |= {"dtype": record.running["dtype"] if record.running else None, "where": _where(llm, remote)}
     found |= {"check": record.checked, "runs": record.running, "blocks": remark(llm)}
     found |= {"bos": begins_with_bos(llm.tokenizer), "versions": versions()}

@@ -183,6 +183,8 @@ def why_failed(partial: Path) -> str:
         if output["output_type"] == "error":
             return f"{output['ename']}: {output['evalue']}".splitlines()[0]
     last = tail(partial.with_name(partial.name.replace(".partial.ipynb", ".log"))).rstrip().rpartition("\n")[2]
+    if "Parent appears to have exited" in last:  # what a kernel says whose papermill was killed
+        return "it was interrupted"
     return last + (", perhaps for lack of memory: use fewer JOBS or a smaller model" if "Kernel died" in last else "")
 
 

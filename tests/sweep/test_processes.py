@@ -14,7 +14,7 @@ import pytest
 from depth_lib.embedded import toy_path
 from depth_lib.run import Run
 from depth_lib.sweep import cli, execute
-from depth_lib.sweep.execute import Notebook
+from depth_lib.sweep.execute import Notebook, why_failed
 from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, new_study, start
 
 ONE = ("sweep", "--set", "demo", "--models", "toy-4l", "--datasets", "gsm8k", "--probes", "logit_lens")
@@ -90,4 +90,11 @@ def test_a_disk_that_is_full_is_named_where_neither_notebook_nor_log_can_say_so(
 def test_an_interrupt_before_anything_runs_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(Run, "__init__", lambda *given: signal.raise_signal(signal.SIGINT))
     assert cli.main(["status", "--set", "demo"]) == 130
-    assert capsys.readouterr().err.strip() == "stopped before anything ran"
+    assert capsys.readouterr().err.strip() == "stopped; repeat the command to resume"
+
+
+def test_a_kernel_whose_papermill_was_killed_was_interrupted(tmp_path):
+    (tmp_path / "probe.log").write_text(
+        "loading\n[IPKernelApp] WARNING | Parent appears to have exited, shutting down.\n"
+    )
+    assert why_failed(tmp_path / "probe.partial.ipynb") == "it was interrupted"
