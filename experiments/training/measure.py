@@ -71,7 +71,7 @@ def measure(llm: TransformersModel) -> pd.DataFrame:
         found = [*_accuracies(llm, name), *_scores(llm, name)]
         if name == "sums":
             found += [row for level in (*task.seen, *task.unseen) for row in _depths(llm, name, level)]
-        rows += [(name, quantity, level, *vars(estimate).values(), n) for quantity, level, estimate, n in found]
+        rows += [(name, quantity, level, *estimate, n) for quantity, level, estimate, n in found]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return frame.astype({"level": str} | dict.fromkeys(("value", "low", "high"), float))
 
