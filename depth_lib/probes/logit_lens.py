@@ -24,7 +24,7 @@ from ..lenses.files import Lens, translators
 from ..models.check import verified_arch
 from ..residual.budget import logits_in_cache, rows_of_logits
 from ..residual.continuation import continuation
-from ..residual.distributions import probability
+from ..residual.distributions import distribution
 from ..residual.residual_stream import inputs
 from ..residual.stream import read_residuals
 from ..residual.unembedding import lens as unembed
@@ -191,7 +191,7 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
                     found = distances(few, all_measures)
                     sums += found.sum(1)
                     jsd.append(found[KEYS.index("res_jsd") if all_measures else 0].cpu())
-                own = logits[: len(following) - start, -1].log_softmax(-1).clamp_min(-1e3).cpu()
+                own = distribution(logits[: len(following) - start, -1])[1].cpu()
                 log_y[0] += own.gather(1, following[start : start + len(own), None]).sum()
                 log_y[1] += (own[:, : len(share)] @ share).sum()
             sums, jsd = sums.cpu(), torch.cat(jsd)
@@ -201,8 +201,7 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
 def distances(logits, all_measures=True):
     """What KEYS names of n tokens, all or the first two [len(KEYS) or 2, n, L], from the logits of their
     h_0..h_L [n, L + 1, V]."""
-    log_p, log_y = logits.log_softmax(-1).clamp_min(-1e3).tensor_split([-1], dim=1)  # a bias may take a token out
-    p, y = probability(log_p), probability(log_y)
+    (p, y), (log_p, log_y) = (x.tensor_split([-1], dim=1) for x in distribution(logits))
     five = log_y.topk(min(5, log_y.shape[-1])).indices.expand(-1, log_p.shape[1], -1)
     of_five = log_p.gather(2, five)
     kl = (p * (log_p - log_y)).sum(-1)
