@@ -63,7 +63,7 @@ HU |= {"hu6": HU["gsm8k_hellaswag_layer_effects"], "hu7": HU["gsm8k_hellaswag_ou
 def paper(
     figure: str | int, of: TransformersModel | Mapping | str | Path, prompts: Sequence[str] | None = None
 ) -> Figure:
-    """Draw a figure of either paper, of a model, a result, or a folder of results.
+    """Draw a figure from either paper for a model, a result, or a folder of results.
 
     >>> dl.paper("4a", dl.load_model("toy-4l")).axes[0].get_xlabel()
     'Input of block $l$'
@@ -75,8 +75,8 @@ def paper(
     - prompts: list of strings for a model; by default ten GSM8K problems. Prompts that are too long for the model
       are left out, with a warning
 
-    A dashed line is the depth that Hu et al. publish for the panel's model and data set. A result with the other tokens
-    only (all, or future ones) is drawn with these, and the title names them.
+    A dashed line is the depth that Hu et al. publish for the panel's model and data set. If a result covers only the
+    other choice of tokens (all instead of future, or the reverse), the figure shows those, and its title says so.
 
     Raises ValueError for an unknown figure or a result of a different probe, and MissingArtifact for a folder
     without its results.

@@ -38,7 +38,7 @@ def load_prompts(
     - dataset: "gsm8k", "hellaswag", "aime24"; drawn with `seed`: "addition", "multiplication", "sums"; with levels of
       difficulty: "mquake", "math". Or the name of a file params/datasets/<name>.yaml, a .txt file with one prompt per
       line, or with `column` a .jsonl, .csv or .parquet file.
-    - n_examples: default 10, for aime24 5, of such a file all. With fewer rows, all there are and a warning.
+    - n_examples: default 10, for aime24 5, of such a file all. If there are fewer rows, all are used, with a warning.
     - source: "hub"; "embedded" (ships, of the kind that the toys were trained on); "sample" (ships, for language
       models: the first 12 rows of GSM8K's test split, of other datasets ours); or a .jsonl, .csv, .parquet, .txt file.
     - tokenizer: counts aime24's tokens, of which at most 400 are kept (default: on the Hub as the papers do).

@@ -45,8 +45,8 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     >>> dl.removable(dl.block_removal(llm, prompts, sizes=[1, 2]), at_most=9).n
     2
 
-    The stretch of blocks is chosen on every second prompt, and its loss is measured on the others, so that the
-    choice does not flatter it. A single prompt is used for both.
+    The stretch of blocks is chosen on every second prompt, and its loss is measured on the others, so that the choice
+    does not bias the result. A single prompt is used for both.
 
     - result: from `block_removal`, of whole blocks
     - at_most: nats per token

@@ -127,7 +127,7 @@ def effective_depth_cosine(
 
     - att_cos, mlp_cos, layer_cos: curves [L]; or the result of `relative_contribution` alone
 
-    Returns None if no layer satisfies the rule, or, with a warning, for a result that carries no depth.
+    Returns None if no layer satisfies the rule, or, with a warning, for a result whose curves contain no signal.
 
     Raises ValueError for a curve that is not finite.
     Source: Hu et al. 2025, Table 1.
@@ -147,7 +147,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
     - kl: a curve [L] in nats, or the result of `logit_lens`
     - threshold: the share of the maximum
 
-    Returns None if no layer satisfies the rule, or, with a warning, for a result that carries no depth.
+    Returns None if no layer satisfies the rule, or, with a warning, for a result whose curves contain no signal.
 
     Raises ValueError for a curve that is not finite.
     Source: Hu et al. 2025, Table 1.
@@ -167,7 +167,7 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
     - overlap: a curve [L] in [0, 1], or the result of `logit_lens`
     - threshold: the share
 
-    Returns None if no layer satisfies the rule, or, with a warning, for a result that carries no depth.
+    Returns None if no layer satisfies the rule, or, with a warning, for a result whose curves contain no signal.
 
     Raises ValueError for a curve that is not finite.
     Source: Hu et al. 2025, Table 1.

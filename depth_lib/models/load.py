@@ -83,9 +83,10 @@ def load_model(
       - a name in params/models ("Qwen2.5-14B"), or a Hub id ("Qwen/Qwen2.5-7B")
       - a checkpoint folder
       - a GGUF file, here ("x.gguf") or on the Hub ("owner/name/x.gguf"), dequantised once
-      - a transformers model in memory, also PEFT's: it is put into evaluation mode, and other arguments do not apply
+      - a transformers model in memory, including a PEFT model: it is put into evaluation mode, and other arguments do
+        not apply
     - tokenizer: of a model in memory
-    - remote: True keeps the weights on NDIF; a URL, on that server; "local" tests a remote call here
+    - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call here
     - revision: branch, tag or commit on the Hub
     - dtype: a torch dtype or its name; by default float32 for toys and GGUF files, else the checkpoint's
     - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: none

@@ -61,7 +61,8 @@ def block_removal(
     - removal_sizes [N]: the sizes n
     - angular_distance [N, L]: arccos(cos(h_s, h_{s+n})) / π at the last token
     - block_influence [L]: 1 − cos(h_l, h_{l+1})
-    - loss, shuffled_loss and n_tokens [P]: of whole blocks, as `logit_lens`: does the model know these prompts?
+    - loss, shuffled_loss and n_tokens [P]: for whole blocks only, as in `logit_lens`; they show whether the model
+      predicts these prompts better than shuffled ones
     - removal_order [L]: of a part, the order of removal; the measures are then [L]
     - <key>_by_prompt [P, …]: each per prompt
 

@@ -27,14 +27,14 @@ def choice_accuracy(
     order: Sequence[int] | Sequence[Sequence[int]] | None = None,
     budget: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """How often the ending that a model scores highest is the right one, also with its blocks in another order.
+    """How often the ending that a model scores highest is the right one, optionally with its blocks in another order.
 
     >>> llm = dl.load_model("toy-4l")
     >>> dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)])["log_probs"].shape
     torch.Size([1, 2])
 
     As in lm-evaluation-harness, acc compares Σ log p of the endings' tokens, given the context, and acc_norm compares
-    Σ log p / bytes of the ending. acc_norm decides, as a sum punishes long endings.
+    Σ log p / bytes of the ending. acc_norm decides, because a plain sum penalises long endings.
 
     - llm: from `load_model`.
     - choices: from `load_choices`, or (context, endings, number of the right one) each, all with E endings.
@@ -52,7 +52,7 @@ def choice_accuracy(
     `dl.accuracy` has the interval, `dl.accuracy_change` that of a change, `dl.block_accuracy` every single block.
     Raises ValueError without choices, for an ending without a token, and for block numbers outside 0..L − 1.
     Source: Gao et al., lm-evaluation-harness (acc, acc_norm of HellaSwag).
-    Cost: a forward pass per ending, and with orders another and their passes, as for `block_orders`.
+    Cost: a forward pass per ending; with orders, a second one, and the passes of each order as for `block_orders`.
     """
     arch = verified_arch(llm) if removed is order is None else arch_to_change(llm)
     orders, several = _orders_of_choices(removed, order, arch.n_layers)

@@ -24,7 +24,7 @@ from ..session import run
 
 @with_origin
 def direct_effects(llm: TransformersModel, question: str, answer: str, remote: bool | str = False) -> Result:
-    """How much of an answer's log-probability attention and MLP of each block write directly.
+    """How much the attention and the MLP of each block contribute directly to an answer's log-probability.
 
     >>> llm = dl.load_model("toy-4l")
     >>> dl.direct_effects(llm, "5 + 7 = ", "12")["direct_mlp"].shape

@@ -29,7 +29,7 @@ def local_effects(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """The change of block l if block s's contribution is taken out of its input alone.
+    """The change in what block l adds if block s's contribution is removed from the input of block l alone.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.local_effects(llm, prompts)["max_future_local"].tril().any()

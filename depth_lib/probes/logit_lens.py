@@ -62,8 +62,8 @@ def logit_lens(
 
     - prompts: list of strings.
     - remote: False, True (NDIF), "local" or a host.
-    - generate: the model continues each prompt greedily by up to so many tokens, and the positions that predict them
-      are measured. The checkpoint's generation config decides nothing.
+    - generate: the model continues each prompt greedily by up to this many tokens, and the positions that predict
+      them are measured. The checkpoint's generation config is ignored.
     - all_measures: False computes the first two keys alone, in less time.
     - lens: of `load_lens` or `fit_lens`, or its file: p_l = softmax(lens(A_l h_l + b_l)).
     - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured.
@@ -85,8 +85,8 @@ def logit_lens(
     - `generated`: the texts, with generate.
     - `jsd`: of each prompt [T_p, L], float16; `tokens`: the token after each measured one. With per_token.
 
-    Raises ValueError for a prompt without tokens or with more than the model has positions, and for answers that do
-    not fit the prompts; LensError as `answer_lens` does.
+    Raises ValueError for a prompt without tokens or with more tokens than the model has positions, and for answers that
+    do not fit the prompts; LensError as `answer_lens` does.
     Sources: Csordás et al. 2025, Figure 4; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570);
     settling: Chen et al. 2026 (2602.13517).
     Cost: a forward pass per prompt and the unembedding of L + 1 layers; of a prompt h is held, [L + 1, T, d], and the

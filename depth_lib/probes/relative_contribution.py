@@ -41,7 +41,7 @@ def relative_contribution(
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.relative_contribution(llm, prompts)
-    relative_contribution of 3 prompts: ... keys
+    relative_contribution of toy-4l, 3 prompts (hash ...): ... keys
     rc_att [4], att_cos [4], ...
     rc_att is from 0.458 to 1.23
     .plot('cosine'|'relative_contribution'|...)  .depths()  .to_frame()  .save(path)
@@ -65,7 +65,7 @@ def relative_contribution(
     - `<key>_sums` [P, …], `n_tokens` [P]: sums over each prompt's measured tokens, and their number.
     - `chance_cos` [1]: 1 / √d, the size of a random direction's cosine.
 
-    In a model that is read block by block, what needs a or m is NaN.
+    If attention and MLP cannot be told apart and the model is read block by block, values that need a or m are NaN.
     Raises ValueError for a prompt without tokens, or answers that do not fit the prompts.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), Figures 2, 15, 16; angles: Gromov et al. 2024 (arXiv 2403.17887).
     Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].

@@ -9,7 +9,7 @@ class RemoteError(Exception):
     - host: the server's URL
     - job_id: None if no job is known
     - server_text: the server's own words, or None
-    - retry: what the same call would do: "ask" asks for the running job again, "send" sends a new one; None: it
+    - retry: what repeating the call would do: "ask" asks for the running job again, "send" sends a new one; None: it
       would fail again
     """
 
