@@ -101,10 +101,10 @@ def prune(
         shares = [float(answers["acc_norm"]) for answers in (before, after)]
         chance = float(before["chance"])
         said = (
-            f"Of {len(choices)} questions {shares[0]:.1%} are answered rightly before and {shares[1]:.1%} after "
-            f"(chance: {chance:.0%}): {change.value:+.1%} [{change.low:+.1%}, {change.high:+.1%}], 95 % paired."
+            f"Of {len(choices)} questions, {shares[0]:.1%} are answered correctly before and {shares[1]:.1%} after "
+            f"(chance: {chance:.0%}): {change.value:+.1%} [{change.low:+.1%}, {change.high:+.1%}], paired 95 % interval."
         )
         if accuracy(before).low <= chance:
-            said += " The model does not beat chance before, so these questions cannot show a loss."
+            said += " The model does not beat chance before removal, so these questions cannot show a loss."
     base, n_prompts = getattr(llm.config, "_name_or_path", "") or "a model", len(result["removal_loss_by_prompt"])
     return Pruned(found, shorter, said, Path(base).name if Path(base).exists() else base, n_prompts)

@@ -47,9 +47,9 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     frame[k.tolist()] = speedups
     layer = 1 + int(best[1:].argmax())
     frame.attrs["sentence"] = (
-        f"After {layer} of {n_layers} blocks {stay[layer]:.0%} of the tokens are the final ones; drafting "
-        f"{drafts[layer]} with them, self-speculation would be {best[layer]:.2f} times as fast, the best of all exits "
-        "from layer 1 on."
+        f"After {layer} of {n_layers} blocks {stay[layer]:.0%} of the tokens are already the final ones. If "
+        f"{drafts[layer]} at a time are drafted there, self-speculation is {best[layer]:.2f} times as fast as plain "
+        "generation, the best of all exits from layer 1 on."
     )
     print(frame.attrs["sentence"])
     return frame.rename_axis("layer")
