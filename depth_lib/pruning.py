@@ -99,10 +99,10 @@ def prune(
         before, after = (choice_accuracy(one, choices) for one in (llm, shorter))
         change = accuracy_change(before, after)
         shares = [float(answers["acc_norm"]) for answers in (before, after)]
-        chance = float(before["chance"])
+        chance, ends = float(before["chance"]), f"[{change.low:+.1%}, {change.high:+.1%}]"
         said = (
             f"Of {len(choices)} questions, {shares[0]:.1%} are answered correctly before and {shares[1]:.1%} after "
-            f"(chance: {chance:.0%}): {change.value:+.1%} [{change.low:+.1%}, {change.high:+.1%}], paired 95 % interval."
+            f"(chance: {chance:.0%}): {change.value:+.1%} {ends}, paired 95 % interval."
         )
         if accuracy(before).low <= chance:
             said += " The model does not beat chance before removal, so these questions cannot show a loss."
