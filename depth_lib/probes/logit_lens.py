@@ -201,16 +201,28 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
 def distances(logits, all_measures=True):
     """What KEYS names of n tokens, all or the first two [len(KEYS) or 2, n, L], from the logits of their
     h_0..h_L [n, L + 1, V]."""
-    (p, y), (log_p, log_y) = (x.tensor_split([-1], dim=1) for x in distribution(logits))
-    five = log_y.topk(min(5, log_y.shape[-1])).indices.expand(-1, log_p.shape[1], -1)
+    y, log_y = distribution(logits[:, -1:])
+    of_model = y, log_y, -(y * log_y).sum(-1), log_y.topk(min(5, log_y.shape[-1])).indices
+    of_layers = logits[:, :-1].split(max(1, logits_in_cache(logits) // logits[:, 0].numel()), dim=1)
+    found = torch.cat([_between(distribution(few), of_model, all_measures) for few in of_layers], dim=2)
+    if not all_measures:
+        return found
+    settled = found[KEYS.index("res_jsd")].cummin(1).values <= 0.5
+    return torch.cat([found, settled[None].float()])
+
+
+def _between(of_lens, of_model, all_measures):
+    """The distances of KEYS but the last [9 or 2, n, k] of the distributions of k layers, (p, log p) [n, k, V], from
+    the model's: (y, log y) [n, 1, V], its entropy [n, 1] and its top five tokens [n, 1, 5]."""
+    (p, log_p), (y, log_y, entropy_y, five) = of_lens, of_model
+    five = five.expand(-1, log_p.shape[1], -1)
     of_five = log_p.gather(2, five)
     kl = (p * (log_p - log_y)).sum(-1)
     overlap = (of_five >= log_p.topk(five.shape[-1]).values[..., -1:]).float().mean(-1)
     if not all_measures:
         return torch.stack([kl, overlap])
     rank = 1 + (log_p > of_five[..., :1]).sum(-1)
-    entropy, entropy_y, mean = -(p * log_p).sum(-1), -(y * log_y).sum(-1), (p + y) / 2
+    entropy, mean = -(p * log_p).sum(-1), (p + y) / 2
     jsd = (-(mean * mean.log()).sum(-1) - (entropy + entropy_y) / 2) / math.log(2)
-    settled = jsd.cummin(1).values <= 0.5
-    found = [kl, overlap, rank <= 1, 1 / rank.float(), rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
+    found = [kl, overlap, rank <= 1, 1 / rank.float(), rank <= 3, rank <= 5, rank <= 10, entropy, jsd]
     return torch.stack([distance.float() for distance in found])
