@@ -92,7 +92,10 @@ def prune(
     result = block_removal(llm, prompts, sizes=sizes)
     found = removable(result, at_most)
     if not found.n:
-        raise ValueError(f"{found}. Allow more with at_most (--at-most).")
+        other = (
+            "Give prompts of the kind the model was trained on" if found.note else "Allow more with at_most (--at-most)"
+        )
+        raise ValueError(f"{found}. {other}.")
     shorter = remove_blocks(llm, found)
     said = ""
     if choices:

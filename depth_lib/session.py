@@ -18,7 +18,7 @@ from .progress import steps, ticked
 from .remote.errors import NotReady, ResultRefused
 from .remote.job import Job
 from .remote.journal import journal
-from .remote.server import tell_about
+from .remote.server import host_of, tell_about
 from .residual.budget import check_budget
 from .residual.identities import identities, verified
 
@@ -106,6 +106,7 @@ def _run_locally(llm, probe, arguments, over, remote, label):
 def _run_as_jobs(llm, probe, arguments, over, remote, label):
     """The probe's results on a server: a list, one journalled job for each part of the items."""
     name = llm.config._name_or_path
+    host_of(remote)
     if llm.dispatched and name and (Path(name) / "config.json").is_file():
         raise NotReady(
             f"{name_of(llm)} is on this machine; load a model of the server, dl.load_model(hub_id, remote=True)"

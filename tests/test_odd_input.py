@@ -132,3 +132,25 @@ def test_a_probe_that_is_interrupted_ends_with_its_name_and_without_the_engines_
     with pytest.raises(KeyboardInterrupt, match="^layer effects was interrupted; call it again") as stopped:
         run(interrupted, toy, label="layer effects")
     assert len(stopped.traceback) == 2 and stopped.value.__suppress_context__
+
+
+def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_named(toy):
+    for answers in (
+        [["12"], ["13"]],
+        [[1.9, 2], [2]],
+        [[True], [1]],
+        [b"1", b"2"],
+        {"a": "7", "b": "8"},
+        {"7", "8"},
+        5,
+    ):
+        with pytest.raises(ValueError, match="give a text|give a list with a text"):
+            dl.logit_lens(toy, ["5 + 7 = ", "3 + 4 = "], answers=answers)
+    ids = dl.logit_lens(toy, ["5 + 7 = "], answers=torch.tensor([[3, 4]]))
+    assert ids["n_tokens"].tolist() == [2]
+    with pytest.raises(ValueError, match=r"give \[row\['content'\]"):
+        dl.relative_contribution(toy, [{"role": "user", "content": "hi"}])
+    with pytest.raises(dl.RemoteError, match="remote='locl' is not a host"):
+        dl.relative_contribution(toy, ["5 + 7"], remote="locl")
+    with pytest.raises(dl.ModelError, match="a model in memory stays as it is"):
+        dl.load_model(toy._module, toy.tokenizer, dtype="bfloat16")

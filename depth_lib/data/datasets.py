@@ -169,6 +169,8 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
     if name not in params_files("datasets") and Path(source).suffix.lower() == ".txt":
         return Dataset.model_validate({"DATASET": name})
     if Path(name).suffix.lower() in FORMATS:
+        if not Path(name).exists():
+            raise PromptError(f"there is no file {name}")
         raise PromptError(
             f"{name}: name the dataset whose fields its rows have, as in DATASET gsm8k, SOURCE {name}; in Python "
             f'dl.load_prompts({name!r}, column="text") reads one column'

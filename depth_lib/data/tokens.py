@@ -26,6 +26,8 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
     for number, text in enumerate(texts):
         if isinstance(text, Mapping):
             of_text = [key for key, value in text.items() if isinstance(value, str)]
+            if "role" in text:  # a chat's message
+                of_text = [key for key in ("content",) if key in of_text]
             column = "text" if "text" in of_text or not of_text else of_text[0]
             raise ValueError(f"{name} {number} is a row, not text; give [row[{column!r}] for row in {name}s].")
         if not isinstance(text, str):
@@ -215,6 +217,8 @@ def measured_tokens(
     if at != "all":
         raise ValueError('give answers or at="last", not both: an answer\'s tokens are measured.')
     prompts = texts_of(prompts)
+    if isinstance(answers, Mapping | set | frozenset | bytes) or not isinstance(answers, Iterable):
+        raise ValueError(f"answers is a {type(answers).__name__}; give a list with a text, or token ids, per prompt.")
     answers = [answers] if isinstance(answers, str) else list(answers)
     if len(answers) != len(prompts):
         raise ValueError(
@@ -231,9 +235,10 @@ def _with_answer(llm, prompt, answer, name):
         return ids[: places[-1]], places[0] - 1
     if not isinstance(answer, Iterable):
         raise ValueError(f"the answer to {name} is a {type(answer).__name__}; give a text, or a list of token ids.")
-    answer = list(answer)
+    answer = answer.tolist() if hasattr(answer, "tolist") else list(answer) if not isinstance(answer, bytes) else []
     before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
-    answer = [int(token) for token in answer]
+    if not all(type(token) is int for token in answer):  # a text in a list is not its number
+        raise ValueError(f"the answer to {name} is no list of the model's token ids; give a text, or ids.")
     if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:
         raise ValueError(f"the answer to {name} is no list of the model's token ids; give a text, or ids.")
     return before + answer[:-1], len(before) - 1

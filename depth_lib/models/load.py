@@ -83,8 +83,8 @@ def load_model(
       - a name in params/models ("Qwen2.5-14B"), or a Hub id ("Qwen/Qwen2.5-7B")
       - a checkpoint folder
       - a GGUF file, here ("x.gguf") or on the Hub ("owner/name/x.gguf"), dequantised once
-      - a transformers model in memory, including a PEFT model: it is put into evaluation mode, and other arguments do
-        not apply
+      - a transformers model in memory, including a PEFT model: it is put into evaluation mode, and takes no
+        other arguments
     - tokenizer: of a model in memory
     - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call here
     - revision: branch, tag or commit on the Hub
@@ -109,6 +109,10 @@ def load_model(
     if isinstance(name, nn.Module):
         if tokenizer is None or not here:
             raise ModelError("a model in memory needs its tokenizer and runs here: dl.load_model(model, tokenizer).")
+        if (revision, dtype, quantization, device_map, tensor_parallel) != (None, None, FROM_ENTRY, FROM_ENTRY, 1):
+            raise ModelError(
+                "a model in memory stays as it is; give revision, dtype, quantization or device_map where you load it."
+            )
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None and isinstance(name, str | Path):
         raise ModelError(f"{str(name)!r} has its own tokenizer; leave the other out: dl.load_model({str(name)!r}).")

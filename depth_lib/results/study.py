@@ -22,6 +22,7 @@ from .schemas import (
     TABLE_PROBES,
     ArtifactError,
     MissingArtifact,
+    is_result,
     label_of,
     parse_name,
     without_pair,
@@ -166,6 +167,8 @@ def load_results(
         frame_of(without_pair(probe), result).assign(model=model, dataset=dataset, probe=probe)
         for (dataset, model, probe), result in Study(folder, models, datasets).items()
     ]
+    if not frames:
+        raise MissingArtifact(f"no result in {folder} can be read, or none is of these models and datasets")
     names = ["model", "dataset", "probe", "layer", "key", "value", "column"]
     tidy = pd.concat(frames, ignore_index=True)[names]
     return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category") | {"column": "Int64"})
@@ -204,5 +207,8 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
                     warnings.warn(f"reading {path}, not {found[key][1].name} beside it; remove one", stacklevel=2)
                 found[key] = (name.pair, name.changed, rows.index(name.probe)), path
     if not found:
+        for above, inner in zip(folder.absolute().parents, ("*/*.pt", "*.pt"), strict=False):  # a dataset's, a run's
+            if any(map(is_result, folder.glob(inner))):
+                raise MissingArtifact(f"{folder} is a part of the results in {above}; give that folder")
         raise MissingArtifact(f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=folder)}")
     return {key: path for key, (_, path) in sorted(found.items(), key=lambda item: item[1][0])}

@@ -136,6 +136,16 @@ def test_it_tells_its_depths_and_draws_the_kind_that_is_asked_for(lens):
         type(lens)("logit_lens", {"other": torch.ones(2)}).plot()
 
 
+def test_a_file_of_ones_own_name_is_read_by_the_probe_that_it_names(lens, tmp_path):
+    read = dl.load_artifact(lens.save(tmp_path / "x.pt"))
+    assert read.probe == "logit_lens" and torch.equal(read["res_kl_divs"], lens["res_kl_divs"])
+    with pytest.raises(dl.ArtifactError, match="there is no .*nowhere.pt$"):
+        dl.load_artifact(tmp_path / "nowhere.pt")
+    torch.save({"a": torch.ones(1)}, tmp_path / "other.pt")
+    with pytest.raises(dl.ArtifactError, match="other.pt is not the name of an artifact"):
+        dl.load_artifact(tmp_path / "other.pt")
+
+
 def test_a_result_that_was_read_keeps_what_it_was_made_from_when_it_is_saved_again(lens, tmp_path):
     meta = {"model": "toy-4l", "version": 0, "prompts_hash": "abc"}
     first = dl.load_artifact(dl.save_artifact(tmp_path / "logitlens_3exps.pt", lens, meta))

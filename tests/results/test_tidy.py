@@ -35,3 +35,6 @@ def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp
     write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["logit_lens"], papers_keys_only=True)
     with pytest.warns(UserWarning, match="no meta"):
         assert len(dl.load_results(tmp_path)) == 2 * 28
+    for part in ("gsm8k", "gsm8k/Qwen2.5-7B"):
+        with pytest.raises(MissingArtifact, match=f"{part} is a part of the results in {tmp_path}; give that folder"):
+            dl.load_results(tmp_path / part)
