@@ -154,3 +154,12 @@ def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_n
         dl.relative_contribution(toy, ["5 + 7"], remote="locl")
     with pytest.raises(dl.ModelError, match="a model in memory stays as it is"):
         dl.load_model(toy._module, toy.tokenizer, dtype="bfloat16")
+
+
+def test_models_by_name_are_named_and_a_lens_that_cannot_be_written_is_not_fitted(toy, monkeypatch):
+    for call in (lambda: dl.linear_maps("toy-4l", toy, ["a b"]), lambda: dl.fit_lens("toy-4l", ["a b"])):
+        with pytest.raises(dl.ModelError, match="'toy-4l' is a name; give the model itself"):
+            call()
+    monkeypatch.setattr("depth_lib.lenses.fit.run", None)
+    with pytest.raises(dl.ParamsError, match="/proc/x/y.pt cannot be written"):
+        dl.fit_lens(toy, ["5 + 7 + 5 + 3 + 1 + 7 = 28"], path="/proc/x/y.pt")

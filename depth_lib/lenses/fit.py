@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import tempfile
 import time
 import warnings
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from nnsight import TransformersModel
 from ..data.tokens import tokenize
 from ..files import write_together
 from ..models.check import arch_to_change, name_of, verified_arch
+from ..models.families import known
 from ..params import not_among
 from ..remote.errors import JobFailed
 from ..remote.server import NO_GRADIENT
@@ -77,6 +79,7 @@ def fit_lens(
     if problem := not_among(("jacobian", "ridge"), "kind", kind):
         raise LensError(problem)
     fewest, shortest = (1, SKIPPED + 2) if kind == "jacobian" else (2, 2)
+    known(llm)
     all_ids = tokenize(llm, texts)
     long = [ids[:N_TOKENS] for ids in all_ids if len(ids) >= shortest]
     if len(long) < fewest:
@@ -91,6 +94,12 @@ def fit_lens(
     check_budget(budget)
     if path and Path(path).suffix != ".pt":
         raise LensError(f"{path} is not a lens file; the path must end in .pt")
+    if path:
+        try:  # before hours of fitting
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=Path(path).parent).close()
+        except OSError as error:
+            raise LensError(f"{path} cannot be written ({error.strerror}); give another path") from None
     of_model = {"model": _model(llm), "dtype": str(llm.dtype)} if path else {}
     done, lens, saved = {"n_done": 0, "sums": None}, None, time.monotonic()
     unfinished = Path(f"{path}.fit")
