@@ -86,6 +86,7 @@ class Page:
         self.differences, self.printed, self.variables = [], [], {"__name__": "__main__"}
 
     def run(self, commands=True):
+        plt.close("all")  # of the tests before
         for block in BLOCK.finditer(self.text):
             if block["file"]:
                 file = self.folder / block["file"]
