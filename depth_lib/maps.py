@@ -19,7 +19,6 @@ from .data.tokens import text_ids, texts_of
 from .effective_depth.intervals import FEWEST, Estimate, NoInterval, half_width
 from .effective_depth.rules import as_array
 from .models.check import name_of, verified_arch
-from .models.families import known
 from .params import not_among
 from .progress import steps
 from .residual.states import states
@@ -62,10 +61,9 @@ def linear_maps(
     if problem := not_among(("residual", "contribution"), "what", what):
         raise ValueError(problem)
     texts = texts_of(texts, "text")
-    for llm in (source, target):
-        known(llm)
+    width, _ = (verified_arch(llm).width for llm in (source, target))
     fit, test = _split(source, target, texts)
-    width, n_fit = verified_arch(source).width, sum(map(len, fit))
+    n_fit = sum(map(len, fit))
     if n_fit < 4 * width:
         raise ValueError(f"{n_fit} tokens are too few to fit maps of {width} inputs; give {4 * width} or more")
     lengths = torch.tensor([len(ids) for ids in test])

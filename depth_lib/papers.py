@@ -72,8 +72,8 @@ def paper(
       a name such as "gsm8k_hellaswag_logit_lens_kl"
     - of: a model, which is measured; a result (for "8" always one of `linear_maps`); or a folder (for Hu et al.
       always)
-    - prompts: list of strings for a model; by default ten GSM8K problems. Prompts that are too long for the model
-      are left out, with a warning
+    - prompts: list of strings for a model; by default ten GSM8K problems, of which those that are too long for the
+      model are left out, with a warning
 
     A dashed line is the depth that Hu et al. publish for the panel's model and data set. If a result covers only the
     other choice of tokens (all instead of future, or the reverse), the figure shows those, and its title says so.

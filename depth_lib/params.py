@@ -195,7 +195,7 @@ class ModelFacts(NamedTuple):
 @cache
 def facts_of(model: str) -> ModelFacts:
     """TRAINING and BILLIONS in the params file of this name, also of its unrolled model: toy-4l-x3."""
-    values = find_model(re.sub(r"-x\d+$", "", model)) or {}
+    values = find_model(model) or find_model(re.sub(r"-x\d+$", "", model)) or {}
     training = values.get("TRAINING")
     return ModelFacts(training if training in TRAINING else "unknown", values.get("BILLIONS"))
 

@@ -146,8 +146,9 @@ def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_n
     ):
         with pytest.raises(ValueError, match="give a text|give a list with a text"):
             dl.logit_lens(toy, ["5 + 7 = ", "3 + 4 = "], answers=answers)
-    ids = dl.logit_lens(toy, ["5 + 7 = "], answers=torch.tensor([[3, 4]]))
-    assert ids["n_tokens"].tolist() == [2]
+    for ids in (torch.tensor([[3, 4]]), np.array([[3, 4]]), [[np.int64(3), 4]], [[torch.tensor(3), torch.tensor(4)]]):
+        same = dl.logit_lens(toy, ["5 + 7 = "], answers=ids)["res_kl_divs"]
+        assert torch.equal(same, dl.logit_lens(toy, ["5 + 7 = "], answers=[[3, 4]])["res_kl_divs"])
     with pytest.raises(ValueError, match=r"give \[row\['content'\]"):
         dl.relative_contribution(toy, [{"role": "user", "content": "hi"}])
     with pytest.raises(dl.RemoteError, match="remote='locl' is not a host"):

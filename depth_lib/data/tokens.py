@@ -1,5 +1,6 @@
 """Prompts as token ids, the positions that future mode draws, and where the tokens of an answer are."""
 
+import operator
 import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -235,10 +236,12 @@ def _with_answer(llm, prompt, answer, name):
         return ids[: places[-1]], places[0] - 1
     if not isinstance(answer, Iterable):
         raise ValueError(f"the answer to {name} is a {type(answer).__name__}; give a text, or a list of token ids.")
-    answer = answer.tolist() if hasattr(answer, "tolist") else list(answer) if not isinstance(answer, bytes) else []
+    answer = [] if isinstance(answer, bytes) else list(answer)
     before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
-    if not all(type(token) is int for token in answer):  # a text in a list is not its number
-        raise ValueError(f"the answer to {name} is no list of the model's token ids; give a text, or ids.")
+    try:  # a text in a list is not its number
+        answer = [-1 if isinstance(token, bool) else operator.index(token) for token in answer]
+    except TypeError:
+        answer = []
     if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:
         raise ValueError(f"the answer to {name} is no list of the model's token ids; give a text, or ids.")
     return before + answer[:-1], len(before) - 1

@@ -15,7 +15,6 @@ from nnsight import TransformersModel
 from ..data.tokens import tokenize
 from ..files import write_together
 from ..models.check import arch_to_change, name_of, verified_arch
-from ..models.families import known
 from ..params import not_among
 from ..remote.errors import JobFailed
 from ..remote.server import NO_GRADIENT
@@ -79,7 +78,7 @@ def fit_lens(
     if problem := not_among(("jacobian", "ridge"), "kind", kind):
         raise LensError(problem)
     fewest, shortest = (1, SKIPPED + 2) if kind == "jacobian" else (2, 2)
-    known(llm)
+    width = (arch_to_change if kind == "jacobian" else verified_arch)(llm).width
     all_ids = tokenize(llm, texts)
     long = [ids[:N_TOKENS] for ids in all_ids if len(ids) >= shortest]
     if len(long) < fewest:
@@ -88,9 +87,7 @@ def fit_lens(
         warnings.warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out", stacklevel=2)
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm)}
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
-    fewest_told = (
-        1 if kind == "jacobian" else 1 + verified_arch(llm).width // N_TOKENS
-    )  # before, a ridge is mostly its λ
+    fewest_told = 1 if kind == "jacobian" else 1 + width // N_TOKENS  # before, a ridge is mostly its λ
     check_budget(budget)
     if path and Path(path).suffix != ".pt":
         raise LensError(f"{path} is not a lens file; the path must end in .pt")

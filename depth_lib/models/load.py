@@ -109,7 +109,8 @@ def load_model(
     if isinstance(name, nn.Module):
         if tokenizer is None or not here:
             raise ModelError("a model in memory needs its tokenizer and runs here: dl.load_model(model, tokenizer).")
-        if (revision, dtype, quantization, device_map, tensor_parallel) != (None, None, FROM_ENTRY, FROM_ENTRY, 1):
+        given = [one for one in (revision, dtype, quantization, device_map) if one not in (None, FROM_ENTRY)]
+        if given or tensor_parallel != 1:
             raise ModelError(
                 "a model in memory stays as it is; give revision, dtype, quantization or device_map where you load it."
             )
