@@ -14,7 +14,8 @@ FUNCTIONS = [name for name in dl.__all__ if inspect.isfunction(getattr(dl, name)
 AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-SECONDS = {"prune", "linear_maps", "depth_by_difficulty"}
+SECONDS = {"prune", "linear_maps", "depth_by_difficulty", "stretch", "compare", "block_accuracy", "paper"}
+SECONDS |= {"effective_depths", "local_effects", "block_removal", "removable"}
 
 
 @pytest.mark.parametrize("name", others_slow(FUNCTIONS, {*FUNCTIONS} - SECONDS))

@@ -8,6 +8,7 @@ import depth_lib as dl
 from depth_lib.sweep.cli import main
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_folder_that_transformers_loads_and_a_card_that_says_what_went(tmp_path, capsys):
     folder = tmp_path / "shorter"
     words = ["prune", "toy-8l", "--at-most", "0.5", "--save", str(folder), "--source", "embedded", "--choices", "4"]

@@ -8,13 +8,14 @@ import sys
 import pytest
 
 from tests.conftest import MAY_SKIP
+from tests.marks import slow
 from tests.notebooks import ROOT
 
 SKIP = "import pytest\n\ndef test_it():\n    pytest.skip({reason!r})\n"
 MODULE_SKIP = "import pytest\n\npytest.skip({reason!r}, allow_module_level=True)\n"
 
 
-@pytest.mark.parametrize("ci, failed", [("1", {"test_unlisted.py", "test_unlisted_module.py"}), ("", set())])
+@pytest.mark.parametrize("ci, failed", [("1", {"test_unlisted.py", "test_unlisted_module.py"}), slow("", set())])
 def test_an_unlisted_skip_fails_where_ci_is_set(tmp_path, ci, failed):
     for name, reason in ("unlisted", "no network"), ("listed", f"{next(iter(MAY_SKIP))}, 1"):
         (tmp_path / f"test_{name}.py").write_text(SKIP.format(reason=reason))

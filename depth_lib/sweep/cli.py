@@ -230,10 +230,10 @@ def table(asked: Options) -> int:
 def status(asked: Options) -> int:
     """What is done or missing, what runs or failed: in OUT, or of the runs that --set or --models name"""
     if asked.MODELS or asked.SET:
-        print(matrix(asked.runs()))
+        print(matrix(asked.out, asked.runs()))
         return 0
-    folders = [asked.out] if asked.OUT else [asked.out, *sorted(asked.out.glob("*/"))]
-    tables = [shown for folder in folders if (shown := matrix(*runs_in(folder)))]
+    below = [] if asked.OUT else sorted(folder for folder in asked.out.glob("*/") if folder.name != "replaced")
+    tables = [shown for folder in (asked.out, *below) if (shown := matrix(folder, *runs_in(folder)))]
     print(*tables or [f"{asked.out} has no runs yet; see some: {command('status', SET='paper')}"], sep="\n\n")
     return 0
 

@@ -28,8 +28,8 @@ def runs_in(out: Path) -> tuple[list[Run], list[str]]:
     return runs, problems
 
 
-def matrix(runs: Sequence[Run], problems: Sequence[str] = ()) -> str:
-    """A table with a row per run and a column per probe, then notes, and a count."""
+def matrix(out: Path, runs: Sequence[Run], problems: Sequence[str] = ()) -> str:
+    """A table of a folder's runs, with a row per run and a column per probe, then notes, and a count."""
     if not runs:
         return "\n".join(problems)
     probes = [probe for probe in ARTIFACTS if any(probe in run.params.PROBES for run in runs)]
@@ -43,7 +43,7 @@ def matrix(runs: Sequence[Run], problems: Sequence[str] = ()) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     notes = [f"{run.name}: {note}" for run in runs for note in _notes(run)]
-    return "\n".join([*lines, *notes, *problems, f"{runs[0].out}: {n_asked - n_lacking} of {n_asked} done"])
+    return "\n".join([*lines, *notes, *problems, f"{out}: {n_asked - n_lacking} of {n_asked} done"])
 
 
 def _lacking(run: Run) -> list[str]:

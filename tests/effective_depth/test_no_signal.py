@@ -10,7 +10,6 @@ from depth_lib.effective_depth.rules import LEAST_COSINE, RULES
 from depth_lib.effective_depth.tables import depths
 from depth_lib.results.study import Study
 from tests.effective_depth.null import measured, untrained
-from tests.marks import slow
 from tests.synthetic import save
 
 FEW = [one for one in untrained() if one.width < 256 and one.depth < 12][::4]
@@ -23,8 +22,9 @@ def toy():
     return llm, prompts, dl.relative_contribution(llm, prompts), dl.logit_lens(llm, prompts)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # forty models, built and measured
-@pytest.mark.parametrize("models", [FEW, slow(untrained())], ids=["few", "forty"])
+@pytest.mark.parametrize("models", [FEW, untrained()], ids=["few", "forty"])
 def test_of_random_models_at_most_one_in_twenty_has_a_depth(models):
     rows = pd.DataFrame(map(measured, models))
     for name in RULES:

@@ -163,6 +163,7 @@ def test_depths_on_the_same_layer_are_dots_in_the_colours_of_all():
     assert all(dot.get_xdata()[0] == 4 for dot in dots)
 
 
+@pytest.mark.slow
 def test_files_have_the_same_bytes_of_the_same_results_and_a_question_is_written_once(tmp_path):
     for dataset in ("gsm8k", "aime24"):
         write_run(tmp_path, dataset, "toy-8l", 8, ["residual_erasure", "attention_removal"], n_examples=3)

@@ -73,7 +73,7 @@ class PlainLoop(nn.Module):
         return CausalLMOutputWithPast(logits=self.lm_head(self.norm(h)))
 
 
-@pytest.fixture(params=["llama", "gpt2", "gemma3_text"])
+@pytest.fixture(params=others_slow(["llama", "gpt2", "gemma3_text"], ["llama"]))
 def looped(request, monkeypatch):
     """(a tiny model, a function that gives the plain loop and the unrolled model as load_model returns it)."""
     model = families.build(request.param, n_blocks=B)
@@ -199,6 +199,7 @@ def test_saving_is_refused_in_one_sentence_also_after_removal(looped, tmp_path):
     assert not (tmp_path / "saved").exists()
 
 
+@pytest.mark.slow
 def test_each_result_knows_the_pass_of_each_layer_also_after_removal():
     toy = dl.load_model("toy-4l")
     llm = dl.load_model(dl.unroll(toy._module, 3), toy.tokenizer)
@@ -242,6 +243,7 @@ def test_a_depth_is_told_in_layers_and_in_passes():
     assert "passes" not in dl.logit_lens(toy, TEXTS).depths()
 
 
+@pytest.mark.slow
 def test_a_run_of_several_passes_lies_beside_that_of_one(tmp_path, capsys):
     asked = {"MODEL": "toy-4l", "N_EXAMPLES": 2, "OUT": str(tmp_path), "PROBES": ["logit_lens"], "PASSES": 3}
     run = dl.Run(asked)

@@ -8,6 +8,7 @@ import torch
 import depth_lib as dl
 from depth_lib.residual.budget import bytes_of_a_token
 from tests.families import HEADS, MLP, D, L, build
+from tests.marks import slow
 from tests.probes.comparing import SIXTY, compare_in_batch, loaded
 
 TEXT = SIXTY[:12]  # 13 tokens, the fewest that future mode measures
@@ -27,7 +28,7 @@ PROBES = {
 
 
 # less than a row; or one row and nearly another, where each pass has a clean row of its own, as in half precision
-@pytest.fixture(scope="module", params=[("llama", 1, False), ("llama", 25, True), ("bloom", 1, False)])
+@pytest.fixture(scope="module", params=[("llama", 1, False), slow(("llama", 25, True)), slow(("bloom", 1, False))])
 def llm_and_budget(request):
     name, budget, in_batch = request.param
     with pytest.MonkeyPatch.context() as patch:

@@ -11,6 +11,7 @@ from tests.probes.comparing import load
 SUM, SHORT = ("5 + 7 + 5 = ", "17"), ("5 + 7 = ", "12")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
 def test_bfloat16_takes_no_more_nodes_than_float32_and_states_a_bound_of_its_error():
     exact = dl.integrated_gradients(dl.load_model("toy-8l"), *SUM)

@@ -15,6 +15,7 @@ from depth_lib.embedded import toy_path
 from depth_lib.run import Run
 from depth_lib.sweep import cli, execute
 from depth_lib.sweep.execute import Notebook, why_failed
+from tests.marks import slow
 from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, new_study, start
 
 ONE = ("sweep", "--set", "demo", "--models", "toy-4l", "--datasets", "gsm8k", "--probes", "logit_lens")
@@ -40,7 +41,7 @@ def notebooks(study):
             yield process
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [slow(signal.SIGTERM), slow(signal.SIGINT), signal.SIGKILL])
 def test_a_notebook_ends_with_its_sweep_however_that_ends_and_the_next_sweep_goes_on(study, number):
     (study / "gate").touch()
     sweep = start(study, ".venv/bin/depth-lib", *ONE)

@@ -22,9 +22,11 @@ import pytest
 from depth_lib.files import hold
 from depth_lib.params import Params
 from depth_lib.run import Run
+from tests.marks import others_slow
 from tests.sweep.study import ENVIRONMENT, Command, calls_in, new_study
 
-SESSIONS = sorted((Path(__file__).parent / "sessions").glob("*.txt"))
+SESSIONS = Path(__file__).parent / "sessions"
+NAMES = sorted(file.stem for file in SESSIONS.glob("*.txt"))
 DEFAULT = json.loads(Params().model_dump_json())
 VARYING = {  # what another machine, or another hour, prints otherwise
     r"process \d+ on [\w.-]+": "process N on HOST",
@@ -87,13 +89,14 @@ class Terminal:
         return done
 
 
-@pytest.mark.parametrize("file", SESSIONS, ids=lambda file: file.stem)
-def test_a_session_goes_as_it_is_written(file, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", others_slow(NAMES, {*NAMES} - {"make"}))
+def test_a_session_goes_as_it_is_written(name, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}/study/.venv/bin:{os.environ['PATH']}")
     monkeypatch.setattr(Run, "depths", lambda run: [f"depths of {run.name}"])  # there are no tensors
     (tmp_path / "study").mkdir()
     terminal, said = Terminal(tmp_path / "study", monkeypatch, capsys), []
+    file = SESSIONS / f"{name}.txt"
     written = file.read_text(encoding="utf-8")
     with terminal.held:
         for line in (line for line in written.splitlines() if line.startswith(("$ ", "# "))):
