@@ -56,7 +56,10 @@ def costs(lengths, question):
         "layer_effects, all": (forward + every, n * (L * L + 2 * L)),
         "residual_erasure": (forward + erasures, (L + 1) * question),
         "integrated_gradients (at most)": (gradients + NODES * L * unembed_flops(3 * N_ANSWER), L * (question + 4)),
-        "increments": (moved * block_flops(question - 1, question - 1) * L * (L - 1) // 2, L * question),
+        "integrated_gradients, increments": (
+            moved * block_flops(question - 1, question - 1) * L * (L - 1) // 2,
+            L * question,
+        ),
     }
 
 
@@ -66,7 +69,7 @@ def lines():
     lengths = [len(re.findall(r"\w+|[^\w\s]", text)) for text in dl.load_prompts("gsm8k", 10, source="sample")]
     return markdown(
         [
-            {"probe": probe, "seconds": f"{flops / FLOPS:,.0f}", "kB down": f"{4 * numbers / 1e3:,.0f}"}
+            {"probe": probe, "seconds": f"{flops / FLOPS:,.0f}", "kB downloaded": f"{4 * numbers / 1e3:,.0f}"}
             for probe, (flops, numbers) in costs(lengths, lengths[0]).items()
         ]
     )

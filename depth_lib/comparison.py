@@ -105,7 +105,7 @@ def _difference(rule: Rule, first: Mapping, second: Mapping) -> dict:
 
 
 def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> Comparison:
-    """Effective depths, curves and their differences of two models or more: compare({"base": a, "tuned": b}).
+    """Compare effective depths and curves of two or more models: compare({"base": a, "tuned": b}).
 
     >>> prompts = dl.load_prompts("gsm8k", 3, source="embedded")
     >>> found = dl.compare({name: dl.load_model(name) for name in ("toy-4l", "toy-8l")}, prompts)
@@ -130,7 +130,7 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     Cost: two forward passes per prompt for models; else none.
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
-        raise ValueError('give at least two by name: dl.compare({"base": a, "tuned": b}); for models also the prompts.')
+        raise ValueError('give at least two results, or models with prompts: dl.compare({"base": a, "tuned": b}).')
     found = {name: _results_of(name, source, prompts) for name, source in of.items()}
     first, *others = found
     shared = [key for key in found[first] if all(key in found[name] for name in others)]

@@ -55,8 +55,8 @@ def linear_maps(
 
     Raises ValueError for tokenizers that differ, fewer than 4 d tokens to fit on, or states that are not finite.
     Source: Csordás et al. 2025, section 5.
-    Cost: a forward pass of both models per text, and (M + 1)(N + 1) solves of d × d systems. States are on disk in
-    float16; one source layer at a time is in memory.
+    Cost: a forward pass of both models per text, and (M + 1)(N + 1) solves of d × d systems. Residual streams are kept
+    on disk in float16; one source layer at a time is in memory.
     """
     if problem := not_among(("residual", "contribution"), "what", what):
         raise ValueError(problem)
@@ -94,7 +94,9 @@ def stretch(result: Mapping) -> Estimate:
 
     1: the target is stretched. N / M: its first M layers are the source's, and the others come after them.
     The line is least squares through the origin. The interval is computed by leaving out one held-out text at a time.
-    result: what `linear_maps` returned. NoInterval for fewer than 3 held-out texts.
+    - result: from `linear_maps`
+
+    Raises NoInterval for fewer than 3 held-out texts.
     Cost: no forward pass.
     """
     if not isinstance(result, Mapping) or "relative_sums" not in result:

@@ -75,8 +75,9 @@ def paper(
     - prompts: list of strings for a model; by default ten GSM8K problems, of which those that are too long for the
       model are left out, with a warning
 
-    A dashed line is the depth that Hu et al. publish for the panel's model and data set. If a result covers only the
-    other choice of tokens (all instead of future, or the reverse), the figure shows those, and its title says so.
+    A dashed line is the depth that Hu et al. publish for the panel's model and data set. If a figure shows effects on
+    future tokens and a result has only those on all tokens (or the reverse), the figure shows those, and its title says
+    so.
 
     Raises ValueError for an unknown figure or a result of a different probe, and MissingArtifact for a folder
     without its results.
@@ -93,7 +94,7 @@ def paper(
     if isinstance(of, str | Path) and Path(of).is_dir():
         return _of_folder(figure, kind, which, datasets, of)
     if isinstance(of, str | Path) or not isinstance(of, TransformersModel | Mapping):
-        raise ValueError(f"{of!r} is not a folder of results, a model of dl.load_model or a probe's result; give one.")
+        raise ValueError(f"{of!r} is not a folder of results, a model from dl.load_model or a probe's result.")
     if figure in HU:
         raise ValueError(f'{figure} has a panel per model; give a folder of results: dl.paper("{figure}", "outputs").')
     result = _measured(kind, which, of, prompts) if isinstance(of, TransformersModel) else of

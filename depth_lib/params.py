@@ -63,38 +63,40 @@ class Params(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     MODEL: str = Field("toy-8l", description="a name in params/models, a folder, a GGUF file or a Hub id")
-    MODEL_ID: str | None = Field(None, description="where its weights are, if MODEL is a name of your own")
+    MODEL_ID: str | None = Field(None, description="Hub id, folder or file of the weights, if MODEL is your own name")
     REVISION: str | None = Field(None, description="branch, tag or commit on the Hub; by default the newest")
     DTYPE: Literal["bfloat16", "float16", "float32", "float64"] = Field(
-        "float32", description="what the model computes in: bfloat16, float16, float32, float64"
+        "float32", description="the model's dtype: bfloat16, float16, float32, float64"
     )
     QUANTIZATION: Literal["none", "8bit", "4bit"] = Field(
         "none", description="weights in 8bit or 4bit (bitsandbytes), or none"
     )
     DEVICE_MAP: str | None = Field(None, description='"auto" spreads the blocks over all GPUs; "cuda:0" names one')
-    PASSES: int = Field(1, ge=1, description="how often the model's blocks run, each pass as layers of its own")
-    LENS: str | None = Field(None, description="file of a lens, by which the logit lens is read too")
+    PASSES: int = Field(1, ge=1, description="how often the blocks run; each pass has its own layers in the results")
+    LENS: str | None = Field(None, description="file of a lens; the logit lens is then also computed with it")
     CONTROL: bool = Field(False, description="measure the same architecture with random weights too")
     REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], BeforeValidator(_no_number)] = Field(
-        False, description='run on NDIF; or "local" (here, to try a remote run), or a host'
+        False, description='run on NDIF; "local" tries a remote run on this machine; or a server\'s URL'
     )
     DATASET: str = Field(
         "gsm8k",
         min_length=1,
         description="gsm8k, hellaswag, aime24, addition, multiplication; with levels mquake, math, sums; or your own",
     )
-    N_EXAMPLES: int = Field(10, ge=1, description="number of prompts; of a dataset with levels, per level")
+    N_EXAMPLES: int = Field(10, ge=1, description="number of prompts (per level, for a dataset with levels)")
     SOURCE: str = Field("embedded", description="hub, embedded, sample, or a .jsonl, .csv, .parquet or .txt file")
-    PART: Literal["all", "question"] = Field("all", description="all of a row, or its question without the answer")
+    PART: Literal["all", "question"] = Field("all", description="prompts with their answers, or the questions alone")
     CHAT: bool = Field(False, description="apply the model's chat template to the prompts")
-    GENERATE: int = Field(0, ge=0, description="tokens of a response, on which the logit lens is read too")
+    GENERATE: int = Field(
+        0, ge=0, description="generate up to this many tokens per prompt, and apply the logit lens to them too"
+    )
     PROBES: Words = Field(FIVE_PROBES, description="names of the probes to run")
-    PAIR: str = Field("sum", description="question and answer of erasure and gradients, by name")
+    PAIR: str = Field("sum", description="name of the question and answer for erasure and gradients")
     QUESTION: str | None = Field(None, description="a question of your own instead of PAIR's, with ANSWER")
     ANSWER: str | None = Field(None, description="the answer to QUESTION")
-    SEED: int = Field(123, description="the seed of everything drawn at random")
+    SEED: int = Field(123, description="random seed")
     OUT: str = Field("outputs/notebook", min_length=1, description="folder of the results")
-    REPLACE: bool = Field(False, description="move a run's results of other settings to OUT/replaced")
+    REPLACE: bool = Field(False, description="move results with different settings to OUT/replaced")
 
 
 class ModelFile(Params):

@@ -59,7 +59,7 @@ _TEXT_OF = {
 
 
 class OtherSettings(ParamsError):
-    """The folder of a run has results of other settings."""
+    """The folder of a run has results with different settings."""
 
 
 def resolved(given: Mapping) -> Params:
@@ -208,16 +208,16 @@ class Run:
         return [name for name, (probe, changed) in self.asked.items() if not self.is_done(probe, **changed)]
 
     def path(self, probe: str, **changed: object) -> Path:
-        """The file of a probe's result; changed: what its call does differently."""
+        """The file of a probe's result; changed: as in `result`."""
         return self.folder / ARTIFACTS[probe].name(self.params.N_EXAMPLES, self.pair.label, label_of(changed))
 
     def is_done(self, probe: str, **changed: object) -> bool:
-        """Whether the result is there, of these settings and by the current version of its probe."""
+        """Whether the result exists, with these settings and from the current version of its probe."""
         path = self.path(probe, **changed)
         return path.exists() and not why_not_done(path, self.made_from(probe))
 
     def made_from(self, *probes: str) -> dict:
-        """The settings that determine these probes' results; except for the texts, the same for all of a run."""
+        """The settings that determine these probes' results. All but the texts are the same for a whole run."""
         params = self.params
         how = {"dtype": params.DTYPE, "quantization": params.QUANTIZATION, "remote": False}
         if self.on_server:  # it chooses these itself
@@ -243,9 +243,9 @@ class Run:
         return strays(self.folder) + differing(record.get("made_from", {}), self.made_from(*probes))
 
     def settle(self, *probes: str) -> None:
-        """Make the folder this run's own.
+        """Claim the folder for this run.
 
-        If it has results of other settings, REPLACE moves the folder to OUT/replaced; otherwise OtherSettings is
+        If it has results with different settings, REPLACE moves the folder to OUT/replaced; otherwise OtherSettings is
         raised.
         """
         if self.other_settings(*probes):
@@ -275,17 +275,17 @@ class Run:
         aside = self.out / "replaced" / self.dataset / f"{self.model}-{time.time_ns() // 10**6}"
         if not self.params.REPLACE:
             raise OtherSettings(
-                f"{self.folder} has results of other settings ({'; '.join(differences)}). Set REPLACE (--replace) to "
-                f"move them to {self.out / 'replaced'}, or give another OUT"
+                f"{self.folder} has results with different settings ({'; '.join(differences)}). Set REPLACE "
+                f"(--replace) to move them to {self.out / 'replaced'}, or give a different OUT"
             )
         if LOG not in os.environ and (process := holder(self.sweeps)):
             raise ParamsError(
-                f"{process} is executing {self.name} with other settings; stop it first, or give another OUT"
+                f"{process} is executing {self.name} with different settings; stop it first, or give a different OUT"
             )
         with _writing(self.folder):
             aside.parent.mkdir(parents=True, exist_ok=True)
             self.folder.rename(aside)
-        print(f"{self.folder} had results of other settings ({'; '.join(differences)}); they are now in {aside}")
+        print(f"{self.folder} had results with different settings ({'; '.join(differences)}); they are now in {aside}")
 
     def _hash(self, read: str) -> str:
         """A hash of the texts of this kind; for the Hub's, a hash of what defines them."""
@@ -371,8 +371,8 @@ class Run:
         - probe: its name
         - changed: arguments of the probe to change, such as part="mlp"; they become part of the file's name
 
-        Raises OtherSettings if the folder has results of other settings and REPLACE is not set, and ParamsError for an
-        unknown argument. Errors of the model, the prompts, the probe and the disk are passed on.
+        Raises OtherSettings if the folder has results with different settings and REPLACE is not set, and ParamsError
+        for an unknown argument. Errors of the model, the prompts, the probe and the disk are passed on.
         """
         from .results.artifacts import load_artifact
 
@@ -407,7 +407,7 @@ class Run:
             raise ParamsError(problem)
 
     def further(self) -> Iterator[tuple[str, dict]]:
-        """Pairs of probe and result for all further probes, without those with random weights."""
+        """Pairs (probe, result) of all further probes, without the control's results."""
         for name, (probe, changed) in self.asked.items():
             if name not in FIVE_PROBES and (result := self.result(probe, **changed)) and changed != RANDOM:
                 yield probe, result
@@ -439,7 +439,7 @@ class Run:
         return load_artifact(path)
 
     def note(self) -> None:
-        """Write to run.json what is asked."""
+        """Write this run's settings to run.json."""
         with self._alone():
             self._note()
 
@@ -514,4 +514,4 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename or folder
-        raise ParamsError(f"{place}: {error.strerror or error}; free the disk, or give another OUT") from error
+        raise ParamsError(f"{place}: {error.strerror or error}; free the disk, or give a different OUT") from error

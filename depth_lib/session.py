@@ -209,7 +209,8 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     1e-05
 
     Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token. Identity 2: lens(h_L) = the model's own logits.
-    Errors are relative to what the block adds, or to the largest logit, without what rounding explains.
+    Errors are relative to what the block adds (identity 1) or to the largest logit (identity 2), less what rounding
+    explains.
 
     - llm: from `load_model`
     - remote: True for NDIF, or the address of a server
@@ -219,7 +220,7 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     - identity_1, identity_2: the largest errors
     - tolerance: of identity 1: 1e-5, or a quarter of the rounding unit of a narrower dtype
 
-    It also checks that a depends on earlier tokens and m does not, and warns if a faster way does not work.
+    It also checks that a depends on earlier tokens and m does not, and warns if probes must take a slower path.
 
     Raises ArchitectureError, with what failed, by how much and where.
     Cost: two forward passes of a few rows of 4 tokens.

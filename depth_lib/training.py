@@ -86,7 +86,7 @@ class DepthLog:
         """One row per measurement.
 
         - step
-        - loss: of the prompts, nats per token
+        - loss: the mean loss of the prompts, nats per token
         - cosine, kl, overlap: the ratios (layer + 1) / L; NaN without a depth
         - largest_kl: nats
         - reason: why a depth is missing, or ""

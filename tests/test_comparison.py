@@ -106,7 +106,7 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
         dl.plot("lens_kl", [lens, lens])
     both = dl.effective_depths({"a": lens, "b": lens})
     assert both.loc["b"].equals(dl.effective_depths(lens)) and both.index.names == ["model", "rule"]
-    with pytest.raises(ValueError, match="give at least two by name"):
+    with pytest.raises(ValueError, match="give at least two results"):
         dl.compare({"base": lens})
     with pytest.raises(ValueError, match="no probe on the same dataset in common: a has logit_lens; b has layer_eff"):
         dl.compare({"a": lens, "b": effects})

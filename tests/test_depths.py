@@ -19,7 +19,7 @@ def test_the_control_has_the_same_architecture_other_weights_and_no_depth():
     pd.testing.assert_frame_equal(dl.effective_depths(llm, prompts), own)
     control = found.loc[CONTROL]
     plt.close(plt.figure().gca().plot([0, 1], [control.ratio["kl"], 1])[0].figure)  # no depth is a gap
-    assert control.ed.isna().all() and control.note.str.startswith("no signal: ").all()
+    assert control.ed.isna().all() and control.note.str.startswith("no reliable depth: ").all()
     random, again = untrained(llm)._module, untrained(llm)._module
     shapes = {name: weight.shape for name, weight in llm._module.named_parameters()}
     assert {name: weight.shape for name, weight in random.named_parameters()} == shapes

@@ -86,7 +86,7 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
     [
         ("MODLE: x", 'key "MODLE" is not known; did you mean MODEL?'),
         ("dtype: float32", 'key "dtype" is not known; did you mean DTYPE?'),
-        ("DTYPE: bf16", "DTYPE is 'bf16': Input should be 'bfloat16', 'float16', 'float32' or 'float64' (what the"),
+        ("DTYPE: bf16", "DTYPE is 'bf16': Input should be 'bfloat16', 'float16', 'float32' or 'float64' (the model's"),
         ("N_EXAMPLES: ten", "N_EXAMPLES is 'ten': Input should be a valid integer"),
         ("N_EXAMPLES: 0.5", "N_EXAMPLES is 0.5: Input should be a valid integer"),
         ("REMOTE: maybe", "REMOTE is 'maybe': Input should be a valid boolean, unable to interpret input (run on NDIF"),

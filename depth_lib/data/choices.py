@@ -23,7 +23,7 @@ class Choice(NamedTuple):
 
 
 def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str | Path = "hub") -> list[Choice]:
-    """The first multiple-choice questions of a data set, worded as its prompts.
+    """The first multiple-choice questions of a data set, worded like its prompts.
 
     >>> dl.load_choices("hellaswag", 1, source="embedded")[0].endings[0]
     ' puts the cookies on a tray and opens the oven.'
@@ -52,7 +52,7 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
             raise PromptError(f"{where}: {kind.DATASET}'s template does not end with endings[label]; correct it")
         choices.append(Choice(context, [text.removeprefix(context) for text in texts], label))
     if len(choices) < n_examples:
-        warnings.warn(f"{dataset} has {len(choices)} rows, not {n_examples}: using those", stacklevel=2)
+        warnings.warn(f"{dataset} has only {len(choices)} rows, not {n_examples}; using all of them", stacklevel=2)
     return choices
 
 

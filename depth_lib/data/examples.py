@@ -58,7 +58,7 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     chosen = [example for _, group in by_level for example in islice(group, n_per_level)]
     fewer = [f"{n} of level {one}" for one, n in Counter(map(level, chosen)).items() if n < n_per_level]
     if fewer:
-        warnings.warn(f"{dataset} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
+        warnings.warn(f"{dataset} has only {', '.join(fewer)}, not {n_per_level}; using all of them", stacklevel=2)
     return chosen
 
 

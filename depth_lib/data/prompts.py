@@ -38,10 +38,12 @@ def load_prompts(
     - dataset: "gsm8k", "hellaswag", "aime24"; drawn with `seed`: "addition", "multiplication", "sums"; with levels of
       difficulty: "mquake", "math". Or the name of a file params/datasets/<name>.yaml, a .txt file with one prompt per
       line, or with `column` a .jsonl, .csv or .parquet file.
-    - n_examples: default 10, for aime24 5, of such a file all. If there are fewer rows, all are used, with a warning.
-    - source: "hub"; "embedded" (ships, of the kind that the toys were trained on); "sample" (ships, for language
-      models: the first 12 rows of GSM8K's test split, of other datasets ours); or a .jsonl, .csv, .parquet, .txt file.
-    - tokenizer: counts aime24's tokens, of which at most 400 are kept (default: on the Hub as the papers do).
+    - n_examples: by default 10 (aime24: 5; a file: all). If there are fewer rows, all are used, with a warning.
+    - source: "hub"; "embedded" (ships, like the text that the toys were trained on); "sample" (ships, for language
+      models: the first 12 rows of GSM8K's test split, or rows written for this package); or a .jsonl, .csv, .parquet,
+      .txt file.
+    - tokenizer: counts tokens of aime24's prompts; those over 400 tokens are left out (default: the papers', from the
+      Hub).
     - part: "all", the question with its answer, as in the papers; "question"; or "answer".
     - llm: leave out prompts that are longer than this model's positions, with a warning.
     - column: the column of the file that has the prompts.
@@ -95,7 +97,7 @@ def load_prompts(
     if not prompts:
         raise PromptError(f"{name} has no prompt{longer}; give a source with at least one")
     if wanted < math.inf:
-        warnings.warn(f"{name} has {len(prompts)} prompts{longer}, not {wanted}: using those", stacklevel=2)
+        warnings.warn(f"{name} has only {len(prompts)} prompts{longer}, not {wanted}; using all of them", stacklevel=2)
     return prompts
 
 
@@ -112,7 +114,7 @@ def chat_prompts(
     - llm: from `load_model`; its tokenizer's chat template is applied.
     - questions: list of strings, one user message each.
     - system: the system message, if any.
-    - template_options: what the template knows, such as enable_thinking=False.
+    - template_options: options of the template, such as enable_thinking=False.
 
     Raises ValueError for a tokenizer without a chat template, or messages that its template refuses.
     Cost: no forward pass.

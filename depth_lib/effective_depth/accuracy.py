@@ -19,7 +19,7 @@ def accuracy(result: Mapping) -> Estimate:
     >>> print(dl.accuracy({"correct": [1, 1, 1, 0]}))
     0.75 [0.30, 0.95]
 
-    - result: from `choice_accuracy`, of one order of blocks
+    - result: from `choice_accuracy`, for one order of blocks
 
     Raises ValueError for several orders, or no choices.
     Cost: no forward pass.

@@ -16,7 +16,7 @@ SETTLED, LATE = 0.5, 0.85  # g in bits and ρ of the paper
 def deep_thinking_ratio(
     result: Mapping, g: float = SETTLED, rho: float = LATE, correct: Sequence | None = None
 ) -> pd.DataFrame:
-    """The share of tokens whose prediction settles only in the last layers, of each response.
+    """For each response, the share of tokens whose prediction settles only in the last layers.
 
     >>> llm = dl.load_model("toy-4l")
     >>> lens = dl.logit_lens(llm, ["5 + 7 = ", "1 + 2 = "], generate=3)
@@ -28,7 +28,7 @@ def deep_thinking_ratio(
     c_t = min{ l : min_{j ≤ l} JSD(p_{t,j}, y_t) ≤ g }, L if there is none; a token is deep-thinking if c_t ≥ ⌈ρ L⌉.
     The embeddings, j = 0, count as a layer too.
 
-    - result: of `logit_lens` with generate= or answers=, a response per prompt.
+    - result: from `logit_lens` with generate= or answers=, one response per prompt.
     - g: bits; values other than 0.5 need per_token=True in the lens.
     - rho: the share of the layers after which a token is late.
     - correct: whether each response is right, numbers or booleans.

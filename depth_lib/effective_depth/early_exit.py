@@ -16,7 +16,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     >>> lens["generated"]
     ['12<|endoftext|>']
     >>> frame = dl.early_exit(lens)
-    After ... of 4 blocks ...
+    The best exit is after ... of 4 blocks, ...
 
     α_l = `res_top1`, after l of L blocks. With k drafts by l blocks and one pass that verifies them, the speed-up
     over plain generation is (1 − α^{k+1}) / (1 − α) / (k l / L + 1). It assumes that tokens are independent and
@@ -29,14 +29,14 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
 
     - stay: α
     - drafts: the best k
-    - speedup: with it; one more column for each k
+    - speedup: the speed-up with this k; one more column for each k
 
     Raises ValueError for a result without generated tokens, a model of one block, or most < 1.
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); Leviathan et al. 2023 (2211.17192).
     Cost: no forward pass.
     """
     if most < 1 or len(generated.get("res_top1", (0, 0))) < 2:
-        raise ValueError("early_exit needs a model of at least two blocks, and most of at least 1")
+        raise ValueError("early_exit needs a model of at least two blocks, and most must be at least 1")
     if "generated" not in generated:
         raise ValueError("no tokens were generated; give the result of dl.logit_lens(llm, prompts, generate=64)")
     stay = as_array(generated["res_top1"]).astype(float)
@@ -47,9 +47,8 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     frame[k.tolist()] = speedups
     layer = 1 + int(best[1:].argmax())
     frame.attrs["sentence"] = (
-        f"After {layer} of {n_layers} blocks {stay[layer]:.0%} of the tokens are already the final ones. If "
-        f"{drafts[layer]} at a time are drafted there, self-speculation is {best[layer]:.2f} times as fast as plain "
-        "generation, the best of all exits from layer 1 on."
+        f"The best exit is after {layer} of {n_layers} blocks, where {stay[layer]:.0%} of the tokens are already the "
+        f"final ones. Drafting {drafts[layer]} at a time there makes generation {best[layer]:.2f} times as fast."
     )
     print(frame.attrs["sentence"])
     return frame.rename_axis("layer")

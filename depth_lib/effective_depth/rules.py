@@ -15,7 +15,7 @@ import torch
 
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 
-# What a curve must exceed to carry a depth; what random weights reach: docs/coverage.md.
+# A curve must exceed these to have a reliable depth. docs/coverage.md says what random weights reach.
 LEAST_KL = 1.0  # nats
 LEAST_GAIN = 0.5  # nats per token by which the prompts are easier than the same tokens shuffled
 LEAST_COSINE = 1.25  # root mean square of the mean cosine, in sizes of a random direction's
@@ -48,7 +48,7 @@ class Rule:
         bad = np.flatnonzero(~np.isfinite(self.curve(result)))
         if bad.size and np.isnan(self.curve(result)).all():
             return "not known for this model, whose attention and MLP cannot be told apart"
-        return f"not finite at layer {bad[0]}; run the probe again" if bad.size else ""
+        return f"the curve is not finite at layer {bad[0]}; run the probe again" if bad.size else ""
 
     def crossed(self, gaps: np.ndarray) -> np.ndarray:
         """Whether each of layers 0..L-2 qualifies, [..., L - 1]."""
@@ -77,7 +77,7 @@ def lens_without_signal(lens: Mapping) -> str:
     """Why a lens's result tells no depth: the lens hardly differs from the output, or `without_gain`."""
     largest = as_array(lens["res_kl_divs"]).max()
     if largest < LEAST_KL:
-        return f"no signal: the lens's largest KL divergence is {largest:.2f} nats ({LEAST_KL:g} is needed)"
+        return f"no reliable depth: the lens's largest KL divergence is {largest:.2f} nats ({LEAST_KL:g} is needed)"
     return without_gain(lens)
 
 
@@ -91,8 +91,8 @@ def without_gain(result: Mapping) -> str:
     if not counted.any() or shuffled - loss >= LEAST_GAIN:
         return ""
     return (
-        f"no signal: the model predicts these prompts hardly better ({loss:.1f} nats per token) than shuffled ones "
-        f"({shuffled:.1f}; {LEAST_GAIN:g} apart is needed)"
+        f"no reliable depth: the model predicts these prompts hardly better ({loss:.1f} nats per token) than shuffled "
+        f"ones ({shuffled:.1f}; {LEAST_GAIN:g} apart is needed)"
     )
 
 
@@ -104,7 +104,7 @@ def cosine_without_signal(contribution: Mapping) -> str:
     size, chance = np.sqrt((curve.astype(float) ** 2).mean()), float(contribution.get("chance_cos", 0))
     if size >= LEAST_COSINE * chance or np.isnan(size):
         return ""
-    return f"no signal: cosines of {size:.3f}, random directions have {chance:.3f}"
+    return f"no reliable depth: cosines of {size:.3f} are about as small as those of random directions ({chance:.3f})"
 
 
 _COSINES = "att_cos", "mlp_cos", "layer_cos"
@@ -127,7 +127,7 @@ def effective_depth_cosine(
 
     - att_cos, mlp_cos, layer_cos: curves [L]; or the result of `relative_contribution` alone
 
-    Returns None if no layer satisfies the rule, or, with a warning, for a result whose curves contain no signal.
+    Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
     Raises ValueError for a curve that is not finite.
     Source: Hu et al. 2025, Table 1.
@@ -147,7 +147,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
     - kl: a curve [L] in nats, or the result of `logit_lens`
     - threshold: the share of the maximum
 
-    Returns None if no layer satisfies the rule, or, with a warning, for a result whose curves contain no signal.
+    Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
     Raises ValueError for a curve that is not finite.
     Source: Hu et al. 2025, Table 1.
@@ -167,7 +167,7 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
     - overlap: a curve [L] in [0, 1], or the result of `logit_lens`
     - threshold: the share
 
-    Returns None if no layer satisfies the rule, or, with a warning, for a result whose curves contain no signal.
+    Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
     Raises ValueError for a curve that is not finite.
     Source: Hu et al. 2025, Table 1.

@@ -82,7 +82,7 @@ def _found(source, revision):
     if path.is_file():
         return path
     if str(source).count("/") < 2:
-        raise LensError(f"{source} does not exist; give a path, or a place on the Hub: owner/name/path/in/it")
+        raise LensError(f"{source} does not exist; give its path, or owner/name/path on the Hub")
     from huggingface_hub import hf_hub_download
 
     try:
@@ -92,7 +92,7 @@ def _found(source, revision):
             return Path(hf_hub_download(f"{owner}/{name}", file, repo_type=kind, revision=revision))
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, files and networks)
         problem = reason(error)
-    raise LensError(f"{source} is not here, and the Hub has none ({problem}); give a path, or owner/name/path/in/it")
+    raise LensError(f"{source} is neither here nor on the Hub ({problem}); give its path, or owner/name/path there")
 
 
 def _stored(source, revision):
@@ -139,14 +139,15 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
     wanted, found = (arch.n_layers, arch.width, arch.width), tuple(lens["A"].shape)
     misfit = found != wanted or lens["b"].shape != wanted[:2]
     if misfit:
-        problem = f"translates {found[0]} layers of width {found[-1]}, not {wanted[0]} of {wanted[1]}"
+        problem = f"has {found[0]} layers of width {found[-1]}, and the model {wanted[0]} of {wanted[1]}"
         if found == wanted:
             problem = f"has b {[*lens['b'].shape]}, not {[*wanted[:2]]}"
     elif there and here and there != here:
         problem = "was fitted with a different unembedding"
     else:
         return
-    message = f"the lens does not fit {name_of(llm)}: it {problem}; use its own, or fit one: dl.fit_lens(llm, texts)"
+    remedy = "use one made for this model, or fit one: dl.fit_lens(llm, texts)"
+    message = f"the lens does not fit {name_of(llm)}: it {problem}; {remedy}"
     if misfit or llm.dtype.itemsize > 2:
         raise LensError(message)
     warnings.warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)", stacklevel=3)

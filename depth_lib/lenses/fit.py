@@ -72,8 +72,7 @@ def fit_lens(
     lens on a server that returns no gradients.
     Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); ridge: Belrose et al. 2023 (arXiv
     2303.08112).
-    Cost: per text, jacobian a pass and d backward passes, ridge 1 pass. Memory: 20 L d² bytes, ridge 32 L d²
-    bytes.
+    Cost: per text one forward pass, and for jacobian d backward passes. Memory: 20 L d² bytes, ridge 32 L d² bytes.
     """
     if problem := not_among(("jacobian", "ridge"), "kind", kind):
         raise LensError(problem)

@@ -85,7 +85,7 @@ def load_model(
       - a GGUF file, here ("x.gguf") or on the Hub ("owner/name/x.gguf"), dequantised once
       - a transformers model in memory, including a PEFT model: it is put into evaluation mode, and takes no
         other arguments
-    - tokenizer: of a model in memory
+    - tokenizer: the tokenizer of a model in memory
     - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call here
     - revision: branch, tag or commit on the Hub
     - dtype: a torch dtype or its name; by default float32 for toys and GGUF files, else the checkpoint's
@@ -116,11 +116,11 @@ def load_model(
             )
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None and isinstance(name, str | Path):
-        raise ModelError(f"{str(name)!r} has its own tokenizer; leave the other out: dl.load_model({str(name)!r}).")
+        raise ModelError(f"{str(name)!r} has its own tokenizer; leave yours out: dl.load_model({str(name)!r}).")
     if not isinstance(name, str | Path):
         raise ModelError(
-            f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a model of transformers "
-            "(for a model of dl.load_model: llm._module)."
+            f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a transformers model "
+            "(that of a loaded model is llm._module)."
         )
     if not (here or remote is True or re.fullmatch(HOST, str(remote))):
         raise ModelError(f'remote={remote!r} is not a host; use True, False, "local" or a URL (https://…).')

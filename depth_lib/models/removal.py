@@ -63,8 +63,8 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
             raise ValueError(f"{name} is {value!r}; give a whole number: dl.remove_blocks(llm, s, n).")
     if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
         which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
-        why = "at least one must stay" if (s, n) == (0, n_layers) else f"it has blocks 0..{n_layers - 1}"
-        raise ValueError(f"{which} cannot be removed from a model of {n_layers}: {why}.")
+        why = "one must remain" if (s, n) == (0, n_layers) else f"it has blocks 0..{n_layers - 1}"
+        raise ValueError(f"{which} cannot be removed from a model of {n_layers} blocks: {why}.")
     return [*range(s), *range(s + n, n_layers)]
 
 
@@ -144,10 +144,10 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     >>> len(dl.load_model("shorter").blocks)
     2
 
-    - llm: a model, such as one of `dl.remove_blocks`
+    - llm: a model, such as one from `dl.remove_blocks`
     - folder: where; it may not be an existing file
 
-    Raises ModelError for a model that would compute something else when it is loaded again.
+    Raises ModelError for a model that would give different results after reloading.
     Cost: writes the weights.
     """
     _with_weights(llm)

@@ -32,8 +32,8 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     Returns a transformers model for `dl.load_model(unrolled, tokenizer)`. It runs without a cache and cannot be saved.
     A block that ends with a norm has no separate attention and MLP: such a model is read block by block.
 
-    Raises ModelError for anything other than a transformers model, ValueError for passes that are not a whole number
-    from 1, and ArchitectureError for a model that loops in its own way.
+    Raises ModelError for anything other than a transformers model, ValueError for passes below 1 or not whole, and
+    ArchitectureError for a model that loops in its own way.
     Source: Zhu et al. 2025 (Ouro, arXiv 2510.25741).
     Cost: no weight is copied; two passes of 4 tokens.
     """

@@ -37,7 +37,8 @@ def answer_lens(
     answer_ranks = 1 + the number of entries of z_l above z_l[token].
 
     - llm: from `load_model`
-    - question, answer: strings, tokenised together; for a whole text, give its first word and the rest
+    - question, answer: strings, tokenised together; to measure a whole text, give its first word as the question and
+      the rest as the answer
     - lens: from `load_lens` or `fit_lens`, or its path; by default the logit lens
     - remote: True for NDIF, or the address of a server
 
@@ -49,8 +50,8 @@ def answer_lens(
     - answer_top [L + 1, A, 5]: ids of the five most likely tokens; `top_tokens` has their texts
     - tokens: A strings
 
-    Raises ValueError if the answer has no token of its own, and LensError for a lens of a different model, or one
-    above half a GiB on a server.
+    Raises ValueError if the answer has no token of its own, and LensError for a lens of a different model or, on a
+    server, one larger than half a GiB.
     Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv 2510.18871).
     Cost: one pass, and L + 2 unembeddings of A tokens.
     """

@@ -30,7 +30,7 @@ def block_accuracy(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """The accuracy and the loss without each block; the two disagree on which blocks matter.
+    """The accuracy and the loss without each block; the two can disagree about which blocks matter.
 
     >>> llm, choices = dl.load_model("toy-4l"), dl.load_choices("hellaswag", 8, source="embedded")
     >>> dl.block_accuracy(llm, choices)["accuracy"].shape
@@ -38,14 +38,14 @@ def block_accuracy(
 
     - llm: from `load_model`.
     - choices: as for `choice_accuracy`; acc_norm decides.
-    - orders: K lists of block numbers. By default the model without each single block, K = L.
+    - orders: K lists of block numbers. By default, each block is removed in turn, K = L.
     - remote, budget: as for `layer_effects`.
 
     Returns float32:
 
     - `accuracy` [K]: the share of right answers; `unchanged_accuracy` [1]: of the model as it is; `chance` [1].
-    - `change`, `change_low`, `change_high` [K]: accuracy less the unchanged one, with its 95 % interval over questions,
-      which are paired (see `accuracy_change`).
+    - `change`, `change_low`, `change_high` [K]: accuracy minus the unchanged one, with its 95 % interval over
+      questions, which are paired (see `accuracy_change`).
     - `choice_loss` [K]: how much the loss of the right endings rises, nats per token, mean over choices.
     - `correct_by_prompt` [C, K], `unchanged_correct` [C]: 1 for a right answer, else 0.
 

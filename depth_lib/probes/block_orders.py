@@ -48,7 +48,7 @@ def block_orders(
 
     - llm: from `load_model`
     - prompts: list of strings
-    - orders: a list of K orders, such as `dl.orders` makes, or names of its kinds
+    - orders: a list of K orders, for example from `dl.orders`, or the names of its kinds
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
@@ -56,7 +56,7 @@ def block_orders(
 
     - order_loss [K]: rise of −log p(next token), nats; negative if the order predicts better
     - order_kl [K]: KL(y ‖ ȳ), nats
-    - order_top1 [K]: share of tokens whose top token stays
+    - order_top1 [K]: share of positions whose most likely next token stays the same
     - <key>_by_prompt [P, K]: each per prompt
     - orders [K, longest]: the orders, padded with −1
     - n_layers [1]: L

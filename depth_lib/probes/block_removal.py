@@ -47,8 +47,8 @@ def block_removal(
 
     - llm: from `load_model`
     - prompts: list of strings
-    - sizes: a list of n; "doubling" (1, 2, 4 … up to half of the blocks); "refined" (these, and those between where
-      the answer for 0.05 nats lies); or "all". Blocks s..s + n − 1 are removed for every s
+    - sizes: a list of n; "doubling" (1, 2, 4 … up to half of the blocks); "refined" (these, then those that decide how
+      many blocks can be removed for 0.05 nats); or "all". Blocks s..s + n − 1 are removed for every s
     - part: "layer", or "attention" or "mlp": removed from one block, then from more, cheapest first
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
@@ -57,13 +57,13 @@ def block_removal(
 
     - removal_loss [N, L]: rise of −log p(next token), nats, over n and s; NaN where s + n > L
     - removal_kl [N, L]: KL(y ‖ ȳ), nats
-    - removal_top1 [N, L]: share of tokens whose top token stays
+    - removal_top1 [N, L]: share of positions whose most likely next token stays the same
     - removal_sizes [N]: the sizes n
     - angular_distance [N, L]: arccos(cos(h_s, h_{s+n})) / π at the last token
     - block_influence [L]: 1 − cos(h_l, h_{l+1})
     - loss, shuffled_loss and n_tokens [P]: for whole blocks only, as in `logit_lens`; they show whether the model
       predicts these prompts better than shuffled ones
-    - removal_order [L]: of a part, the order of removal; the measures are then [L]
+    - removal_order [L]: for attention or MLP, the order of removal; the measures are then [L]
     - <key>_by_prompt [P, …]: each per prompt
 
     Raises ValueError for a size outside 1..L − 1, an unknown part, or a prompt without tokens.

@@ -42,14 +42,15 @@ def choice_accuracy(
     - remote, budget: as for `layer_effects`.
     - order: block numbers, or K lists of them.
 
-    Returns float32, of K orders with a first axis K:
+    Returns float32; for K orders, with a first axis K:
 
     - `log_probs` [C, E]: Σ log p in nats.
     - `correct` [C]: 1 where acc_norm picks the right ending, else 0.
     - `acc`, `acc_norm` [1]: the shares of right answers; `chance` [1]: 1 / E.
-    - `unchanged_correct` [C]: of the model as it is, with removed or an order.
+    - `unchanged_correct` [C]: `correct` of the model as it is; only with removed or order.
 
-    `dl.accuracy` has the interval, `dl.accuracy_change` that of a change, `dl.block_accuracy` every single block.
+    See `dl.accuracy` for the interval, `dl.accuracy_change` for that of a change, and `dl.block_accuracy` for all
+    blocks.
     Raises ValueError without choices, for an ending without a token, and for block numbers outside 0..L − 1.
     Source: Gao et al., lm-evaluation-harness (acc, acc_norm of HellaSwag).
     Cost: a forward pass per ending; with orders, a second one, and the passes of each order as for `block_orders`.

@@ -31,8 +31,8 @@ def depth_by_difficulty(
     >>> result["levels"].tolist(), result["mean_layer_effect"].shape
     ([2.0, 3.0, 4.0, 5.0, 6.0], torch.Size([5, 4, 4]))
 
-    As `layer_effects`, with t the token that predicts the answer's first one. For an example with `within`, t also
-    takes up to 4 positions inside the answer, drawn with seed 123, and effects are maxima over t.
+    Like `layer_effects`, where t is the position that predicts the answer's first token. For an example with `within`,
+    t also takes up to 4 positions inside the answer, drawn with seed 123, and effects are maxima over t.
 
     - llm: from `load_model`
     - examples: from `load_examples`, or a list of Example(level, question, answer)

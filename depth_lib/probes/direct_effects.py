@@ -30,14 +30,15 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     >>> dl.direct_effects(llm, "5 + 7 = ", "12")["direct_mlp"].shape
     torch.Size([4, 2])
 
-    At the place before the answer's token k, direct[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − a_l))[k],
-    and the same for m_l. Positive: without what the part adds, the token would be less likely.
+    At the position that predicts the answer's token k,
+    direct[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − a_l))[k], and the same for m_l. Positive:
+    without what the part adds, the token would be less likely.
 
     - llm: from `load_model`.
     - question, answer: strings, tokenised together.
     - remote: False, True (NDIF), "local" or a host.
 
-    Returns float32 `direct_att`, `direct_mlp` [L, A], nats, of the answer's A tokens; their sum over A is that of the
+    Returns float32 `direct_att`, `direct_mlp` [L, A], nats, for the answer's A tokens; summed over A, for the whole
     answer. `answer_log_prob` [A]: log softmax(lens(h_L))[k]. `tokens`: the A strings. A part that a block lacks has 0.
 
     Raises ValueError if the answer has no token of its own, or for a model that is read block by block.

@@ -78,8 +78,9 @@ def integrated_gradients(
     - method: "gradients", or "increments" (forward passes only); by default gradients, and increments on a server
       that returns no gradients
     - max_nodes: the largest number of nodes per block
-    - steps: of increments; the error falls as steps⁻². In a mixture of experts a step may move a token to other
-      experts, where F jumps: increments count the jump, gradients do not. Then the two differ by more than `error`
+    - steps: the number of increments; the error falls as steps⁻². In a mixture of experts, a step may send a token to
+      different experts, so that F jumps. Increments include the jump and gradients do not, so the two may differ by
+      more than `error`
 
     Returns:
 

@@ -62,7 +62,7 @@ def layer_effects(
 
     Raises ValueError for an unknown mode or part, a prompt without tokens, or if no prompt is long enough.
     Source: Csordás et al. 2025, Figures 3 and 17.
-    Cost: per prompt one forward pass, and about L / 2 for each position; holds the residual streams of one prompt.
+    Cost: per prompt one forward pass, and about L / 2 for each position. Memory: the residual streams of one prompt.
     """
     arch = arch_to_change(llm, part)
     cases, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))

@@ -46,7 +46,7 @@ def local_effects(
 
     Returns float32:
 
-    - max_<mode>_local [L, L]: effects; row: block taken out, column: affected block, 0 for l ≤ s
+    - max_<mode>_local [L, L]: effects; row: removed block, column: affected block, 0 for l ≤ s
     - max_<mode>_local_by_prompt [P, L, L]: per prompt
     - max_<mode>_local_rounding_floor [P]: in half precision, or with quantised weights
 

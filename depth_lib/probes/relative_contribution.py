@@ -43,7 +43,7 @@ def relative_contribution(
     >>> dl.relative_contribution(llm, prompts)
     relative_contribution of toy-4l, 3 prompts (hash ...): ... keys
     rc_att [4], att_cos [4], ...
-    rc_att is from 0.458 to 1.23
+    rc_att ranges from 0.458 to 1.23
     .plot('cosine'|'relative_contribution'|...)  .depths()  .to_frame()  .save(path)
 
     rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖. The cosines are of the same

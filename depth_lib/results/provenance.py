@@ -114,11 +114,11 @@ def strays(folder: Path) -> list[str]:
 
 
 def differing(stored: Mapping, asked: Mapping) -> list[str]:
-    """ "DTYPE: float32, asked bfloat16" for each key that both have with different values; no hashes."""
+    """ "DTYPE: float32, requested bfloat16" for each key that both have with different values; no hashes."""
     keys = [key for key in asked if key in stored and stored[key] != asked[key]]
-    plain = [f"{key.upper()}: {stored[key]}, asked {asked[key]}" for key in keys if key not in _HASHES]
-    hashes = [f"other {key}" for key in keys if key in _HASHES]
-    return plain + [line for line in hashes if not plain or line == "other weights"]
+    plain = [f"{key.upper()}: {stored[key]}, requested {asked[key]}" for key in keys if key not in _HASHES]
+    hashes = [f"different {key}" for key in keys if key in _HASHES]
+    return plain + [line for line in hashes if not plain or line == "different weights"]
 
 
 _HASHES = ("weights", "prompts", "examples", "baseline")

@@ -210,5 +210,5 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
         for above, inner in zip(folder.absolute().parents, ("*/*.pt", "*.pt"), strict=False):  # a dataset's, a run's
             if any(map(is_result, folder.glob(inner))):
                 raise MissingArtifact(f"{folder} is a part of the results in {above}; give that folder")
-        raise MissingArtifact(f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=folder)}")
+        raise MissingArtifact(f"no results under {folder.absolute()}; run: {command('sweep', OUT=folder)}")
     return {key: path for key, (_, path) in sorted(found.items(), key=lambda item: item[1][0])}

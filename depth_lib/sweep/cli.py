@@ -50,7 +50,7 @@ class Options(Params):
     PROBES: Words = Field([], description=f"{', '.join(ARTIFACTS)}; by default those in the params files")
     SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, or your own")
     MODELS: Words = Field([], description='instead of a set: "A B" or A,B: names, folders, GGUF files or Hub ids')
-    DATASETS: Words = Field([], description="of params/datasets; by default the papers' three")
+    DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
     JOBS: int = Field(0, ge=0, description="runs at a time, at most one per GPU; 0: one, or one per GPU")
     KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
     LIST: bool = Field(False, description="print the command of each unfinished run, for a job array; run nothing")
@@ -204,7 +204,7 @@ def real(asked: Options) -> int:
 
 @_takes("SET", "MODELS", "DATASETS", *_RUN, *_ENGINE)
 def sweep(asked: Options) -> int:
-    """Run what is missing, and make the table of OUT if a result is newer: sweep --set demo --jobs 2"""
+    """Run what is missing, then remake the table of OUT if any result is newer: sweep --set demo --jobs 2"""
     if (failed := _run(asked, asked.runs())) or asked.LIST or is_new(asked.out):
         return failed
     return make_table(asked.out, [], [])
@@ -222,13 +222,13 @@ def run(asked: Options, model: str, dataset: str) -> int:
 
 @_takes("SET", "MODELS", "DATASETS", "OUT")
 def table(asked: Options) -> int:
-    """The table and figures of what is in OUT, as a page: report.html"""
+    """Make the table and figures of the results in OUT, and a page with them: report.html"""
     return make_table(asked.out, asked.models if asked.MODELS or asked.SET else [], asked.DATASETS)
 
 
 @_takes("SET", "MODELS", "DATASETS", *(name for name in _RUN if name != "REPLACE"))
 def status(asked: Options) -> int:
-    """What is done or missing, what runs or failed: in OUT, or of the runs that --set or --models name"""
+    """List done, missing, running and failed results, in OUT or of the runs that --set or --models name"""
     if asked.MODELS or asked.SET:
         print(matrix(asked.out, asked.runs()))
         return 0
@@ -272,7 +272,7 @@ def prune(asked: Options, model: str) -> int:
 
 @_takes("TO")
 def compare(asked: Options, first: str, second: str) -> int:
-    """Two runs side by side: compare outputs/gsm8k/A outputs/gsm8k/B --to folder"""
+    """Compare two runs: compare outputs/gsm8k/A outputs/gsm8k/B --to folder"""
     from ..comparison import compare as side_by_side  # loads torch
 
     if first == second:

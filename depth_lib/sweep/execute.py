@@ -112,7 +112,7 @@ class Notebook:
             return True
         why = why_failed(self.partial) if status else f"it ended without {', '.join(self.lacking())}"
         if status and shutil.disk_usage(self.folder).free < 2**20:  # neither notebook nor log can say so
-            why = f"the disk of {self.folder} is full; free it, or give another OUT"
+            why = f"the disk of {self.folder} is full; free it, or give a different OUT"
         say(f"{self.title}: FAILED after {passed}: {why}; see {self.log}")
         return False
 
@@ -136,7 +136,7 @@ def execute(notebooks: Sequence[Notebook], slots: Sequence[Mapping[str, str]] = 
                     try:
                         notebook.begin(free[0])
                     except OSError as error:
-                        why = f"{error.filename}: {error.strerror}; free the disk, or give another OUT"
+                        why = f"{error.filename}: {error.strerror}; free the disk, or give a different OUT"
                         say(f"{notebook.title}: FAILED: {why}")
                         notebook.held.close()
                         n_failed += 1

@@ -32,12 +32,12 @@ def test_sums_have_as_many_terms_as_their_level_and_are_right():
 
 
 def test_more_sums_of_two_terms_than_there_are_is_all_of_them_with_a_warning():
-    with pytest.warns(UserWarning, match="^sums has 100 of level 2, not 120: using those"):
+    with pytest.warns(UserWarning, match="^sums has only 100 of level 2, not 120; using all of them"):
         assert Counter(one.level for one in load_examples("sums", 120))[2] == 100
 
 
 def test_a_row_of_mquake_is_written_letter_by_letter_and_its_hops_are_the_level(rows):
-    with pytest.warns(UserWarning, match="has 1 of level 2, not 20"):
+    with pytest.warns(UserWarning, match="has only 1 of level 2, not 20"):
         found = load_examples("mquake", source=rows(MQUAKE))
     assert found == [Example(2, "Question: Who leads it?\nAnswer:", " Ann")]
     assert load_prompts("mquake", 1, rows(MQUAKE)) == ["Question: Who leads it?\nAnswer: Ann"]

@@ -95,7 +95,7 @@ def test_aime24_keeps_prompts_of_up_to_400_tokens_of_the_given_tokenizer(rows):
     prompts = load_prompts("aime24", 2, path, tokenizer=Words())
     assert [len(prompt.split()) for prompt in prompts] == [400, words]
     assert len(load_prompts("aime24", 4, path)) == 4, "a local file is not filtered without a tokenizer"
-    with pytest.warns(UserWarning, match=r"has 2 prompts \(2 more are longer than 400 tokens\), not 5"):
+    with pytest.warns(UserWarning, match=r"has only 2 prompts \(2 more are longer than 400 tokens\), not 5"):
         load_prompts("aime24", source=path, tokenizer=Words())
     with pytest.raises(PromptError, match="could not load Qwen/Qwen2.5-1.5B-Instruct for aime24 from the Hub"):
         load_prompts("aime24")
@@ -122,7 +122,7 @@ def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
 
 def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
     path = rows(GSM8K, GSM8K)
-    with pytest.warns(UserWarning, match=r"^gsm8k from .*rows\.jsonl has 2 prompts, not 10: using those"):
+    with pytest.warns(UserWarning, match=r"^gsm8k from .*rows\.jsonl has only 2 prompts, not 10; using all of them"):
         assert len(load_prompts("gsm8k", source=path)) == 2
     with pytest.raises(PromptError, match=r"rows\.jsonl has no prompt; give a source with at least one"):
         load_prompts("gsm8k", source=rows())
@@ -197,7 +197,7 @@ def test_a_dataset_of_ones_own_is_one_yaml_with_a_file_and_a_template(own, rows)
 def test_a_dataset_of_ones_own_can_have_levels(own, rows):
     rows({"q": "2 + 2 =", "a": " 4", "hops": [1, 2]}, {"q": "3 =", "a": " 3", "hops": [1]})
     own(FILE="rows.jsonl", LEVEL="hops", QUESTION_TEMPLATE="{{ q }}", ANSWER_TEMPLATE="{{ a }}")
-    with pytest.warns(UserWarning, match="^mine has 1 of level 1, 1 of level 2, not 2: using those"):
+    with pytest.warns(UserWarning, match="^mine has only 1 of level 1, 1 of level 2, not 2; using all of them"):
         load_examples("mine", 2)
     assert load_examples("mine", 1) == [(1, "3 =", " 3", False), (2, "2 + 2 =", " 4", False)]
     assert load_prompts("mine", 1) == ["2 + 2 = 4"]

@@ -172,16 +172,15 @@ def scores_table(repeats: int) -> str:
 
 DOCUMENT = """# How often the intervals cover the truth
 
-Printed by `python -m tests.effective_depth.coverage`. In each simulated study the true value is known. Each cell has
-the share of 95 % intervals that cover it, in percent: the mean over kinds of noise, and the lowest in parentheses.
-After the comma is their mean width.
+Printed by `python -m tests.effective_depth.coverage`. The true value of each simulated study is known. Each cell gives
+the percentage of 95 % intervals that cover it: the mean over kinds of noise, and in parentheses the lowest. The number
+after the comma is the mean width of the intervals.
 
-All intervals are computed in the same way: each prompt is left out once (the jackknife), with Student's t for the
-number of prompts.
+All intervals come from the jackknife: each prompt is left out once, and Student's t accounts for the number of prompts.
 
 **One depth**, {depths} studies for each kind of noise (normal or lognormal, independent or correlated from layer to
-layer). Curves have 28 layers and noise with a standard deviation of a quarter of their mean size. Width is in shares
-of the layers.
+layer). Curves have 28 layers and noise with a standard deviation of a quarter of their mean size. Widths are shares of
+the number of layers.
 
 {depths_table}
 
@@ -190,9 +189,9 @@ read the same prompts, the same prompt is left out of both.
 
 {differences_table}
 
-**A depth score** and its slope over three levels of difficulty, {scores} studies each; width in layers. Where a few
-examples weigh most (skewed: a lognormal weight on layer 0), the intervals cover the truth in fewer than 95 % of the
-studies, and in 88 % or more.
+**A depth score** and its slope over three levels of difficulty, {scores} studies each; width in layers. If a few
+examples dominate (skewed: a lognormal weight on layer 0), the intervals cover the truth in only 88 to 92 % of the
+studies.
 
 {scores_table}
 """

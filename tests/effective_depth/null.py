@@ -89,8 +89,8 @@ def measured(one: Untrained) -> dict[str, object]:
 def table(rows: pd.DataFrame) -> str:
     """The part of docs/coverage.md."""
     lines = [
-        "| weights | largest KL, nats | gain over shuffled tokens, nats per token | mean cosine, in sizes of a random "
-        "direction's | models with a depth by cosine, kl, overlap | if nothing were refused |",
+        "| weights | largest KL, nats | gain over shuffled tokens, nats per token | mean cosine, divided by that of a "
+        "random direction | models with a depth by cosine, kl, overlap | without these criteria |",
         "|---|---|---|---|---|---|",
     ]
     for weights, some in rows.groupby("weights"):
@@ -110,19 +110,19 @@ def section(rows: pd.DataFrame) -> str:
     """The part of docs/coverage.md with its explanation."""
     return f"""## What random weights reach
 
-Printed by `python -m tests.effective_depth.null`: {len(rows)} untrained models, two of each of {len(KINDS)} kinds, on
-five prompts of GSM8K. One has the weights that transformers initialises, the other has every weight drawn at random.
-They are {min(WIDTHS)} to {max(WIDTHS)} wide and have {min(DEPTHS)} to {max(DEPTHS)} blocks.
+Printed by `python -m tests.effective_depth.null`: {len(rows)} untrained models, two of each of {len(KINDS)}
+architectures, on five prompts of GSM8K. One has transformers' initial weights; in the other, every weight is drawn at
+random. They are {min(WIDTHS)} to {max(WIDTHS)} wide and have {min(DEPTHS)} to {max(DEPTHS)} blocks.
 
 {table(rows)}
 
-So a result carries no depth, and says so, where
+A result is therefore reported as having no reliable depth if
 
 - **kl**, **overlap**: the largest KL divergence is below {LEAST_KL:g} nat, or the model predicts its prompts' tokens
-  less than {LEAST_GAIN:g} nats per token better than the same tokens in a shuffled order. Files without this loss, such
-  as the papers' own, are not judged by it.
+  less than {LEAST_GAIN:g} nats per token better than the same tokens in a shuffled order. Files without this loss,
+  such as the papers' own, skip this test.
 - **cosine**: the root mean square of the mean cosine over layers is below {LEAST_COSINE:g} / √d. A random direction in
-  d dimensions has a cosine of about 1 / √d. Files without d are not judged by it."""
+  d dimensions has a cosine of about 1 / √d. Files without d skip this test."""
 
 
 def main() -> None:

@@ -54,17 +54,17 @@ def test_a_depth_without_signal_is_a_dash_with_the_reason_in_call_frame_interval
     size = np.sqrt(np.square(RULES["cosine"].curve(contribution)).mean())
     small = contribution | {key: contribution[key] * 0.9 * chance / size for key in RULES["cosine"].keys}
     with pytest.warns(
-        UserWarning, match="no effective depth: no signal: the lens.s largest KL divergence is 0.05 nats"
+        UserWarning, match="no effective depth: no reliable depth: the lens.s largest KL divergence is 0.05 nats"
     ):
         assert dl.effective_depth_kl(flat) is None
     with pytest.warns(
         UserWarning, match="predicts these prompts hardly better .* than shuffled ones .*; 0.5 apart is needed"
     ):
         assert dl.effective_depth_overlap(ignorant) is None
-    with pytest.warns(UserWarning, match="no signal: cosines of 0.0.*, random directions have 0.088"):
+    with pytest.warns(UserWarning, match="no reliable depth: cosines of 0.0.* as small as those of random .* .0.088"):
         assert dl.effective_depth_cosine(small) is None
     found = dl.effective_depths(flat)
-    assert found.ed.isna().all() and found.note.str.startswith("no signal: the lens's largest KL").all()
+    assert found.ed.isna().all() and found.note.str.startswith("no reliable depth: the lens's largest KL").all()
     for probe, result in (("logit_lens", flat), ("relative_contribution", contribution)):
         save(tmp_path, "toy", probe, n=3, result=result)
     of_study = depths(Study(tmp_path)).set_index("rule")

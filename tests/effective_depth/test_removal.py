@@ -71,4 +71,4 @@ def test_of_a_random_model_no_block_can_be_removed_although_each_costs_nothing()
     result = dl.block_removal(llm, prompts, sizes=[1, 5])
     assert float(result["removal_loss"].nan_to_num(9).min()) < 0.05, "which would be cheap enough"
     found = dl.removable(result)
-    assert found.n == 0 and found.note.startswith("no signal: the model predicts these prompts hardly better")
+    assert found.n == 0 and found.note.startswith("no reliable depth: the model predicts these prompts hardly better")

@@ -32,11 +32,11 @@ def test_a_value_on_the_threshold_is_not_above_it_in_any_precision(form):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_is_an_error_that_names_metric_curve_and_layer(bad):
     good, broken = [0.5, -0.5, 0.5, 0.5], [0.5, 0.5, bad, 0.5]
-    with pytest.raises(ValueError, match="cosine: not finite at layer 2; run the probe again"):
+    with pytest.raises(ValueError, match="cosine: the curve is not finite at layer 2; run the probe again"):
         effective_depth_cosine(good, broken, good)
-    with pytest.raises(ValueError, match="^kl: not finite at layer 2"):
+    with pytest.raises(ValueError, match="^kl: the curve is not finite at layer 2"):
         effective_depth_kl(torch.tensor(broken))
-    with pytest.raises(ValueError, match="^overlap: not finite at layer 2"):
+    with pytest.raises(ValueError, match="^overlap: the curve is not finite at layer 2"):
         effective_depth_overlap(np.array(broken))
 
 

@@ -30,7 +30,7 @@ def test_a_curve_that_is_not_finite_is_a_note_in_its_row_and_the_others_stand(tm
         lens["res_kl_divs"][3] *= at
         torch.save(lens, path)  # `save_artifact` refuses it
     frame = depths(Study(tmp_path)).set_index(["model", "rule"])
-    assert frame.note["broken", "kl"] == "not finite at layer 3; run the probe again"
+    assert frame.note["broken", "kl"] == "the curve is not finite at layer 3; run the probe again"
     assert pd.isna(frame.ed["broken", "kl"]) and frame.ed["broken", "overlap"] == frame.ed["sound", "overlap"]
     assert frame.ed.notna()["sound", "kl"]
 
@@ -47,7 +47,7 @@ def test_a_control_has_rows_of_its_own_and_nothing_published(tmp_path):
         and frame.published.notna().tolist() == [True] * 2 + [False] * 2
     )
     assert frame.ed.isna().tolist() == [False, False, True, True]
-    assert frame.note[2].startswith("no signal: the lens's largest KL divergence is 0.")
+    assert frame.note[2].startswith("no reliable depth: the lens's largest KL divergence is 0.")
 
 
 def test_notes_say_which_limit_is_missing_and_why_there_is_no_interval():

@@ -102,8 +102,9 @@ def test_a_result_without_signal_or_with_nan_says_so_in_its_panel_and_others_are
         lens | {"res_kl_divs": lens["res_kl_divs"].clone()},
     )
     broken["res_kl_divs"][3] = np.nan
-    assert [text.get_text() for text in plot("lens_kl", flat).texts] == ["no signal"]
-    assert [text.get_text() for text in plot("lens_kl", broken).texts] == ["not finite at layer 3; run the probe again"]
+    assert [text.get_text() for text in plot("lens_kl", flat).texts] == ["no reliable depth"]
+    (text,) = plot("lens_kl", broken).texts
+    assert text.get_text() == "the curve is not finite at layer 3; run the probe again"
     assert not plot("lens_kl", lens).texts
 
 

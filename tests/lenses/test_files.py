@@ -77,7 +77,7 @@ BAD_FILES = {
     "no lens": ({"weights": NAN}, "is not a lens for all layers: it has no 'J'"),
     "a list": ([NAN], "is not a lens for all layers"),
     "no tensors": ("Dear reader", "is not a lens for all layers"),
-    "nowhere": (None, "is not here, and the Hub has none"),
+    "nowhere": (None, "is neither here nor on the Hub"),
 }
 
 
@@ -118,9 +118,9 @@ def test_a_file_that_would_run_code_is_refused(tmp_path):
     [
         (
             {"A": torch.zeros(L + 1, D, D), "b": torch.zeros(L + 1, D)},
-            f"translates {L + 1} layers of width {D}, not {L}",
+            f"has {L + 1} layers of width {D}, and the model {L} of",
         ),
-        ({"A": torch.zeros(L, D - 1, D - 1)}, f"of width {D - 1}, not {L} of {D}"),
+        ({"A": torch.zeros(L, D - 1, D - 1)}, f"of width {D - 1}, and the model {L} of {D}"),
         ({"unembedding": "0" * 64}, "was fitted with a different unembedding"),
     ],
 )

@@ -121,7 +121,7 @@ def test_page_csv_tex_and_workbook_are_the_same_frame(study, tmp_path):
 
 def test_notes_stand_where_a_depth_is_missing_and_the_published_one_beside_ours(study, published):
     shown = html.unescape(depth_table(depths(study)).to_html())
-    assert "weights=random" in shown and "– no signal: the lens's largest KL divergence is 0." in shown
+    assert "weights=random" in shown and "– no reliable depth: the lens's largest KL divergence is 0." in shown
     assert "[" in shown and "published " in shown
     whole = depth_table(depths(Study(published)), wide=True).data
     assert whole.shape == (13, 9) and whole.loc["toy-8l", ("Cosine", "gsm8k")] == "–"

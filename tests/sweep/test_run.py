@@ -35,7 +35,7 @@ def test_what_a_result_says_of_itself_is_what_was_measured(cell):
         run.result("logit_lens", lense=1)
     run.prompts = run.prompts[:2]
     assert run.lacking == ["logit_lens", "layer_effects"]
-    with pytest.raises(OtherSettings, match="has results of other settings .other prompts.[.] Set REPLACE"):
+    with pytest.raises(OtherSettings, match="has results with different settings .different prompts.[.] Set REPLACE"):
         run.result("logit_lens")
 
 
@@ -47,7 +47,7 @@ def test_other_settings_are_one_line_and_replace_moves_the_whole_folder(cell, ca
     with pytest.raises(OtherSettings) as refused:
         more.begin()
     (line,) = refused.value._render_traceback_()
-    assert "\n" not in line and "(N_EXAMPLES: 3, asked 4). Set REPLACE (--replace) to move them to" in line
+    assert "\n" not in line and "(N_EXAMPLES: 3, requested 4). Set REPLACE (--replace) to move them to" in line
     assert first.is_done("logit_lens"), "nothing is touched"
     replacing = Run(cell | {"N_EXAMPLES": 4, "REPLACE": True, "PROBES": ["logit_lens"]})
     assert len(replacing.result("logit_lens")["n_tokens"]) == 4
@@ -122,7 +122,7 @@ def test_a_result_that_the_record_does_not_fit_is_named_by_a_study(cell):
     record = json.loads((run.folder / "run.json").read_text())
     record["made_from"]["n_examples"] = 5
     (run.folder / "run.json").write_text(json.dumps(record))
-    with pytest.warns(UserWarning, match="logit_lens is not what run.json says .N_EXAMPLES: 3, asked 5."):
+    with pytest.warns(UserWarning, match="logit_lens is not what run.json says .N_EXAMPLES: 3, requested 5."):
         Study(run.out)
 
 
@@ -159,7 +159,7 @@ def test_own_prompts_are_filed_under_a_name_of_ones_own(cell):
 
 def test_a_disk_that_refuses_is_named_with_what_to_do(cell, tmp_path, monkeypatch):
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(ParamsError, match="out.*: Not a directory; free the disk, or give another OUT"):
+    with pytest.raises(ParamsError, match="out.*: Not a directory; free the disk, or give a different OUT"):
         Run(cell).result("logit_lens")
 
 
@@ -201,4 +201,4 @@ def test_a_control_is_the_untrained_models_result_beside_the_runs_own_and_no_oth
     study = Study(run.out)
     assert {probe for _, _, probe in study} == {"logit_lens", "layer_effects"}
     frame = depths(study).set_index(["variant", "rule"])
-    assert frame.loc[CONTROL].note.str.startswith("no signal").all() and len(frame.loc[CONTROL]) == 2
+    assert frame.loc[CONTROL].note.str.startswith("no reliable depth").all() and len(frame.loc[CONTROL]) == 2
