@@ -4,9 +4,9 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product, zip_longest
+from itertools import chain, product, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,11 +22,18 @@ from ..params import TRAINING, facts_of, in_order
 from ..results.result import Result
 from ..results.study import Study
 from .kinds import KINDS, Kind, find_kind
-from .marks import COLOURS, GREY, PUBLISHED, STYLE, draw_curves, draw_map, draw_scores, draw_worth
+from .marks import COLOURS, GREY, PUBLISHED, STYLE, draw_curves, draw_map, draw_scores, draw_words, draw_worth
 
 WIDTH, DPI = 7.2, 160  # inches: two columns of a paper
+TOKEN, WORD, BESIDE = (0.055, 0.11, 0.55)  # inches: a token's name on its side, a line of words, an axis
 
-Panel = tuple[str, Callable[[Axes], object]]  # its title, and what draws it
+
+class Panel(NamedTuple):
+    """A panel's title, what draws it, and the number of tokens along its axis."""
+
+    title: str
+    draw: Callable[[Axes], object]
+    tokens: int = 0
 
 
 def plot(
@@ -56,9 +63,9 @@ def plot(
     if len(axes) != len(panels):
         raise ValueError(f"{kind} of this has {len(panels)} panels; give as many axes, not {len(axes)}")
     with plt.rc_context(STYLE):
-        for one, (name, draw) in zip(axes, panels, strict=True):
-            draw(one)
-            one.set(title=name or (row.title if title is None else title), xlabel=row.xlabel, ylabel=row.ylabel)
+        for one, panel in zip(axes, panels, strict=True):
+            panel.draw(one)
+            one.set(title=panel.title or (row.title if title is None else title), xlabel=row.xlabel, ylabel=row.ylabel)
             if one.get_legend_handles_labels()[0]:
                 one.legend()
     return axes[0]
@@ -86,9 +93,9 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
             wanted = f"{kind.title!r} needs a {kind.probe} result with {kind.needs}"
             raise ValueError(f"{wanted}; {name or 'this one'} {of}.")
     if kind.mark == "curves":
-        return [("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind
+        return [Panel("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind
     panels = [panel for name, one in results.items() for panel in _panels(kind, name, one)]
-    return panels, len(panels) // len(results) or 1, kind
+    return panels, _readable(kind, panels, len(panels) // len(results) or 1), kind
 
 
 def study_figure(kind: str | Kind, study: Study, datasets: Sequence[str], pair: str = "") -> Figure | None:
@@ -115,7 +122,7 @@ def study_figure(kind: str | Kind, study: Study, datasets: Sequence[str], pair: 
         return None
     widest = max(map(len, rows))
     together = len(datasets) * max(len(_panels(kind, "", result)) for result in results.values())
-    columns = min(widest, max(1, 8 // together) * together)
+    columns = _readable(kind, [*chain(*rows)], min(widest, max(1, 8 // together) * together), together)
     shown = [panel for row in rows for panel in row + [None] * (-len(row) % columns)]
     about = [question_of(next(iter(results.values())))] if kind.of_question else datasets
     return _drawn(shown, columns, Figure(dpi=DPI), kind, ", ".join([kind.title, *about]))
@@ -146,11 +153,12 @@ def summary_figure(depths: pd.DataFrame) -> Figure:
             ax.plot(shares, place, "D", color=GREY, fillstyle="none", markersize=5, label=PUBLISHED)
         if own.ratio[control].notna().any():
             ax.plot(own.ratio[control], place[control], "x", color="black", markersize=4, label="random weights")
-        ax.set(title=RULES[rule].title, xlim=(0, 1.02), xlabel="effective depth / depth, (ED + 1) / L")
+        ax.set(title=RULES[rule].title, xlim=(0, 1.02), xticks=(0, 0.5, 1))
         ax.set_yticks(range(len(models)), models)
         ax.set_ylim(len(models) - 0.5, -0.5)
     for ax, line in product(axes, range(1, len(models))):
         ax.axhline(line - 0.5, color="#dddddd", linewidth=0.5)
+    axes[len(axes) // 2].set_xlabel("effective depth / depth, (ED + 1) / L")
     _add_legend(figure)
     return figure
 
@@ -194,40 +202,56 @@ def _panels(kind: Kind, name: str, result: Mapping | None, published: int | None
     values = kind.values(result)
     if kind.mark == "curves":
         draw = partial(draw_curves, kind=kind, results={name: result}, published=published)
-        return [(name, draw)] * bool(values)
+        return [Panel(name, draw)] * bool(values)
     if kind.mark == "scores":
-        return [(name, partial(draw_scores, kind=kind, result=result))] * bool(values)
-    draw = draw_worth if kind.mark == "worth" else draw_map
+        return [Panel(name, partial(draw_scores, kind=kind, result=result))] * bool(values)
+    draw = {"worth": draw_worth, "words": draw_words}.get(kind.mark, draw_map)
     return [
-        ("\n".join(filter(None, [name, label])), partial(draw, kind=kind, result=result, values=one))
+        Panel(
+            "\n".join(filter(None, [name, label])),
+            partial(draw, kind=kind, result=result, values=one),
+            one.shape[-1] if "oken" in kind.xlabel + kind.ylabel else 0,
+        )
         for label, one in values.items()
     ]
+
+
+def _readable(kind: Kind, panels: Sequence[Panel], columns: int, together: int = 1) -> int:
+    """As many columns as leave room for the tokens' names, so many of them together if these fit; words have one."""
+    tokens = max((panel.tokens for panel in panels), default=0) if kind.mark != "words" else math.inf
+    columns = min(columns, max(1, int(WIDTH / (TOKEN * tokens + BESIDE)))) if tokens else columns
+    return columns - columns % together if columns > together else columns
 
 
 def _drawn(
     panels: Sequence[Panel | None], columns: int, figure: Figure, kind: Kind, title: str | None = None
 ) -> Figure:
     """Draw panels into an empty figure, so many side by side; kind: of all of them, for the words around them."""
-    rows, width = math.ceil(len(panels) / columns), min(WIDTH / columns, 4)
+    tokens = max(panel.tokens for panel in panels if panel)
+    words = kind.mark == "words"
+    rows, width = (
+        math.ceil(len(panels) / columns),
+        min(WIDTH / columns, WIDTH if words else max(4, TOKEN * tokens + BESIDE)),
+    )
     with plt.rc_context(STYLE):
         figure.set_layout_engine("constrained")
-        height = 0.95 if "map" in kind.mark else 0.7  # of a panel, by its width
+        height = max(5, tokens) * WORD if words else width * (0.95 if "map" in kind.mark else 0.7)  # of a panel
         names = [
-            "\n".join(textwrap.fill(x, int(12 * width)) for x in panel[0].split("\n")) if panel else ""
+            "\n".join(textwrap.fill(x, int(12 * width)) for x in panel.title.split("\n")) if panel else ""
             for panel in panels
         ]
         above = 0.14 + 0.11 * (1 + max(name.count("\n") for name in names))  # a panel's title
-        figure.set_size_inches(max(columns * width, 3), rows * (height * width + above) + 0.9)
+        figure.set_size_inches(max(columns * width, 3), rows * (height + above) + 0.9)
         axes = figure.subplots(rows, columns, squeeze=False)
-        for ax, panel, name in zip_longest(axes.ravel(), panels, names):
+        for k, (ax, panel, name) in enumerate(zip_longest(axes.ravel(), panels, names)):
             if panel:
-                panel[1](ax)
+                panel.draw(ax)
                 ax.set_title(name)
+                if not any(panels[k + columns :: columns]):  # the lowest of its column
+                    ax.set_xlabel(kind.xlabel, fontsize=min(7, 7 * width))
             else:
                 ax.remove()
         figure.supylabel(kind.ylabel, fontsize=7)
-        for ax in axes[-1]:
-            ax.set_xlabel(kind.xlabel, fontsize=min(7, 7 * width))
         _add_colour_bars(figure, kind)
         title = kind.title if title is None else title
         figure.suptitle(textwrap.fill(title, int(13 * figure.get_figwidth())), parse_math=False)
@@ -242,7 +266,8 @@ def _add_colour_bars(figure: Figure, kind: Kind) -> None:
         for image in images:
             figure.colorbar(image, ax=image.axes, aspect=40)
     elif images:
-        figure.colorbar(images[0], ax=figure.axes, aspect=40, label=kind.colours, extend="max")
+        above = any(np.nanmax(image.get_array()) > kind.limits[1] for image in images)
+        figure.colorbar(images[0], ax=figure.axes, aspect=40, label=kind.colours, extend="max" if above else "neither")
 
 
 def _add_legend(figure: Figure) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from ..data.orders import orders as orders_of
 from ..effective_depth.deep_thinking import deep_thinking_ratio, mean_with_interval
@@ -26,10 +27,10 @@ class Kind:
 
     read: a function, or key -> label.
     mark: curves over layers (a single one as bars); scores with intervals; the worth of blocks in loss and accuracy;
-    or heat maps. Their row 0 is at the bottom, or at the top as in the papers' maps of effects on later layers.
+    words over layers; or heat maps. Their row 0 is at the bottom, or at the top as in the papers' maps of effects on
+    later layers.
     limits: of the vertical axis or the colours.
-    rule: the effective depth that is marked. words: the key of what is written in a map's cells. colours: the label of
-    the maps' colour bar.
+    rule: the effective depth that is marked. colours: the label of the maps' colour bar.
     """
 
     probe: str
@@ -38,11 +39,12 @@ class Kind:
     caption: str
     ylabel: str
     xlabel: str = BLOCK
-    mark: Literal["curves", "scores", "worth", "map", "map of later layers", "signed map", "answer map"] = "curves"
+    mark: Literal["curves", "scores", "worth", "words", "map", "map of later layers", "signed map", "answer map"] = (
+        "curves"
+    )
     limits: tuple[float | None, float | None] = (None, None)
     rule: str = ""
     log: bool = False
-    words: str = ""
     colours: str = ""
 
     def values(self, result: Mapping) -> Values:
@@ -71,9 +73,20 @@ class Kind:
         return ARTIFACTS[self.probe].of_pair
 
 
+def token_label(token: str) -> str:
+    """A token in at most eight characters; a blank is "␣", and a character that the font does not have is "□"."""
+    font = get_font(findfont(FontProperties()))
+    label = token.replace("Ċ", "↵").replace("\n", "↵").strip("Ġ▁ ") or "␣"
+    label = "".join(letter if font.get_char_index(ord(letter)) else "□" for letter in label)
+    return label if len(label) < 9 else label[:7] + "…"
+
+
 def _maps_by_level(result: Mapping) -> Values:
     groups = by_level(result, as_array(result["layer_effect"]))
-    return {f"level {level} (n = {len(effects)})": effects.mean(0) for level, effects in groups.items()}
+    return {
+        f"level {level} (n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{len(effects)})": effects.mean(0)
+        for level, effects in groups.items()
+    }
 
 
 def _importance_by_level(effect: str) -> Callable[[Mapping], Values]:
@@ -100,7 +113,7 @@ def _removals(result: Mapping) -> Values:
 
 def _ranks(result: Mapping) -> Values:
     tokens = zip(result["tokens"], as_array(result["answer_ranks"]).T, strict=True)
-    return {f"{k}: {token}".replace("$", r"\$"): ranks for k, (token, ranks) in enumerate(tokens, 1)}
+    return {f"{k}: {token_label(token)}".replace("$", r"\$"): ranks for k, (token, ranks) in enumerate(tokens, 1)}
 
 
 def _response(result: Mapping) -> Values:
@@ -310,7 +323,7 @@ KINDS: dict[str, Kind] = {
         _late_tokens,
         "Late tokens of right and wrong responses",
         "Share of a response's tokens that settle in the last 15 % of the layers: the deep-thinking ratio (Chen et al. "
-        "2026).",
+        "2026). Hollow: no interval, or one that reaches 0.",
         "Deep-thinking ratio",
         "Response: 0 wrong, 1 right",
         "scores",
@@ -347,11 +360,11 @@ KINDS: dict[str, Kind] = {
         "answer_lens",
         _said,
         "What each layer would say",
-        "Likeliest next token at the input of each block (nostalgebraist 2020). Colour: KL divergence from the output.",
+        "Most likely next token at the input of each block, before each token of the answer (nostalgebraist 2020). Of "
+        "more than 16 inputs, every k-th and the last. Colour: KL divergence from the output (nats).",
+        "Token of the answer",
         INPUT,
-        "Token read",
-        "map",
-        words="top_tokens",
+        "words",
     ),
     "residual_erasure": Kind(
         "residual_erasure",
@@ -399,9 +412,9 @@ KINDS: dict[str, Kind] = {
             f"{part}_removal",
             {"removal_loss": ""},
             f"Cost of removing the {part.replace('mlp', 'MLP')} of several blocks",
-            "Rise in the loss when one more is removed, the cheapest first (LLM-Drop).",
+            "Rise in the loss (nats per token) without this one and all before it; the cheapest goes first (LLM-Drop).",
             "Loss increase (nats)",
-            "Removed so far, minus 1",
+            "Place in the order of removal, from 0",
         )
         for part in ("attention", "mlp")
     },

@@ -1,6 +1,7 @@
 """The marks: curves over layers, scores with intervals, and heat maps."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import cycle
 from typing import Any
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 
 from ..effective_depth.intervals import NoInterval, depth_interval
 from ..effective_depth.rules import RULES, Rule, as_array
-from .kinds import Kind
+from .kinds import Kind, token_label
 
 STYLE: Any = {
     "font.size": 7,
@@ -25,6 +26,7 @@ STYLE: Any = {
 # Okabe and Ito 2008: colours that people with any colour vision can tell apart.
 COLOURS = "#0072B2 #E69F00 #009E73 #CC79A7 #D55E00 #56B4E9 #000000".split()
 DASHES = "-", "--", ":", "-."
+WORDS = 16  # words of eight letters beside each other, as wide as a page
 BARS, MARKED, GREY = "#a5d3ea", "#D55E00", "#777777"
 PUBLISHED = "published (Hu et al. 2025)"
 
@@ -45,7 +47,8 @@ def draw_curves(
         if rule and len(curves) > 1:
             curves = (curves if alone else {}) | {"mean of the three" * alone: rule.curve(result)}
         for values in kind.by_prompt(result) * prompts:
-            ax.plot(np.atleast_2d(values).T, color=GREY, alpha=0.4, linewidth=0.4, zorder=1)
+            labels = ["one prompt", *[None] * (len(values) - 1)]
+            ax.plot(values.T, color=GREY, alpha=0.4, linewidth=0.4, zorder=1, label=labels)
         if alone and len(curves) == 1:
             (values,) = curves.values()
             ax.stairs(values.ravel(), np.arange(values.size + 1) - 0.5, fill=True, color=BARS, zorder=0)
@@ -66,9 +69,10 @@ def draw_curves(
         _draw_passes(ax, kind, result)
 
 
-def _draw_passes(ax: Axes, kind: Kind, result: Mapping) -> None:
-    """A line between the passes of an unrolled model, across every axis of blocks."""
-    for place in np.flatnonzero(np.diff(as_array(result.get("layer_passes", ())))) + 0.5:
+def _draw_passes(ax: Axes, kind: Kind, result: Mapping, shown: Sequence[int] = ()) -> None:
+    """A line between the passes of an unrolled model, across every axis of blocks; shown: the blocks, if not all."""
+    places = np.flatnonzero(np.diff(as_array(result.get("layer_passes", ())))) + 0.5
+    for place in np.interp(places, shown, range(len(shown))) if len(shown) else places:
         if "lock" in kind.xlabel:
             ax.axvline(place, color=GREY, linewidth=0.7, linestyle=":")
         if "lock" in kind.ylabel and "map" in kind.mark:
@@ -127,9 +131,8 @@ def draw_worth(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> Non
 
 def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
     """A heat map. The last token predicts nothing and is left out; what is not later cannot change and is white."""
-    by_token, words = "oken" in kind.xlabel, np.array(result.get(kind.words, ()), dtype=object)[..., :1]
-    of_answer = kind.mark == "answer map"
-    if by_token and not words.size and not of_answer:
+    by_token, of_answer = "oken" in kind.xlabel, kind.mark == "answer map"
+    if by_token and not of_answer:
         values = values[:, :-1]
     if later := kind.mark == "map of later layers":
         values = np.where((np.tri(*values.shape) > 0) & (values == 0), np.nan, values)
@@ -155,15 +158,22 @@ def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
         labels = [token_label(token) for token in tokens][: values.shape[1]]
         size = min(6, 72 * ax.bbox.width / ax.figure.dpi / len(labels))  # points: as wide as a column
         ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=size, parse_math=False)
-    rows, columns = values.shape
-    cell = [72 * side / ax.figure.dpi for side in (ax.bbox.width / columns, ax.bbox.height / rows)]  # points
-    size = min(5, cell[0] / 5, cell[1])  # eight letters are five times as wide as they are high
-    for (row, column, _), word in np.ndenumerate(words):
-        colour = "black" if np.asarray(ax.images[0].norm(values[row, column])) > 0.6 else "white"
-        ax.text(column, row, token_label(word), size=size, ha="center", va="center", color=colour, parse_math=False)
 
 
-def token_label(token: str) -> str:
-    """A token in at most eight characters; a blank is "␣"."""
-    label = token.replace("Ċ", "↵").replace("\n", "↵").strip("Ġ▁ ") or "␣"
-    return label if len(label) < 9 else label[:7] + "…"
+def draw_words(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
+    """A column for each layer, the last and at most 15 others, with its most likely token in the row of each token.
+
+    values: the colours of the cells, [L + 1, tokens].
+    """
+    last = len(values) - 1
+    layers = sorted({*range(0, last, math.ceil(last / (WORDS - 1)) or 1), last})
+    image = ax.imshow(values[layers].T)
+    ax.set_xticks(range(len(layers)), layers)
+    ax.set_yticks(
+        range(values.shape[1]), [token_label(token) for token in result["tokens"]], fontsize=6, parse_math=False
+    )
+    for column, row in np.ndindex(len(layers), values.shape[1]):
+        colour = "black" if np.asarray(image.norm(values[layers[column], row])) > 0.6 else "white"
+        word = token_label(result["top_tokens"][layers[column]][row][0])
+        ax.text(column, row, word, size=5, ha="center", va="center", color=colour, parse_math=False)
+    _draw_passes(ax, kind, result, layers)

@@ -6,13 +6,13 @@ from pathlib import Path
 from nbconvert import HTMLExporter
 from nbconvert.preprocessors import TagRemovePreprocessor
 
-# Pictures and cells as wide as the screen at most; a wide table scrolls by itself.
+# Pictures and cells as wide as the screen at most; a wide table scrolls by itself. Text begins where pictures do.
 _STYLE = """<style>
 body { max-width: 76rem; margin: auto; padding: 0 1rem; }
 img { max-width: 100%; height: auto; }
 .jp-RenderedHTMLCommon { overflow-x: auto; }
-.jp-RenderedHTMLCommon table { white-space: nowrap; }
-.jp-RenderedHTMLCommon .note, .jp-RenderedHTMLCommon td.wide { white-space: normal; min-width: 16rem; }
+.jp-RenderedHTMLCommon td { min-width: 15ch; }
+.jp-InputPrompt, .jp-OutputPrompt { display: none; }
 </style></head>"""
 
 

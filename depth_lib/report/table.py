@@ -100,7 +100,8 @@ def made_from(study: Study) -> pd.DataFrame:
         ]
     ).dropna(axis="columns", how="all")
     alike = [name for name in rows if name != "probe"]
-    return rows.groupby(alike, sort=False, dropna=False).probe.agg(", ".join).reset_index().fillna("")
+    made = rows.groupby(alike, sort=False, dropna=False).probe.agg(", ".join).reset_index()
+    return made.convert_dtypes().astype(object).fillna("")  # a question has no prompts; other numbers stay whole
 
 
 def depth_lines(study: Study) -> list[str]:

@@ -14,6 +14,7 @@ from depth_lib.results.schemas import ARTIFACTS
 from depth_lib.results.study import Study
 from tests.figures.drawn import curves, overlaps, panels
 from tests.marks import others_slow, slow
+from tests.report.studies import write_published
 from tests.synthetic import curves_with_depths, result_of, save, write_run
 
 WORDS = ["<|begin_of_text|>", *(f"Ġ{word}" for word in "Tom has 12 extraordinarily small apples , and $ 5 .".split())]
@@ -51,6 +52,37 @@ def test_no_token_is_dropped(tmp_path, repeats):
     assert overlaps(figure) == []
     for ax in panels(figure):
         assert [label.get_text() for label in ax.get_xticklabels()] == [*map(token_label, tokens[:-1])]
+
+
+def test_tokens_names_are_large_enough_to_read_however_many_maps_and_models_there_are(sizes):
+    for name in ("future_erasure", "residual_erasure", "direct_effects", "integrated_gradients"):
+        figure = study_figure(name, sizes, ["gsm8k"])
+        labels = [label for ax in panels(figure) for label in ax.get_xticklabels()]
+        assert len(labels) >= 78 and min(label.get_size() for label in labels) > 4, name
+
+
+def test_the_table_of_words_has_every_kth_layer_and_the_last_and_every_token():
+    words = [[[f"{layer},{token}"] * 5 for token in range(27)] for layer in range(81)]
+    divergence = np.random.default_rng(0).random((81, 27))
+    result = {"answer_kl": divergence, "top_tokens": words, "tokens": [f"Ġ{token}" for token in range(27)]}
+    result |= {"answer_log_probs": divergence, "answer_ranks": divergence, "answer_top": divergence}
+    ax = plot("lens_table", result)
+    assert overlaps(ax.figure) == [] and ax.figure.get_figwidth() <= 7.3
+    layers = [*range(0, 79, 6), 80]
+    assert [label.get_text() for label in ax.get_xticklabels()] == [*map(str, layers)]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [*map(str, range(27))]
+    np.testing.assert_array_equal(ax.images[0].get_array(), divergence[layers].T)
+    drawn = {tuple(text.get_position()): text.get_text() for text in ax.texts}
+    assert drawn == {(k, token): f"{layer},{token}" for k, layer in enumerate(layers) for token in range(27)}
+    width, height = (72 * side / ax.figure.dpi for side in (ax.bbox.width / 15, ax.bbox.height / 27))
+    assert {text.get_size() for text in ax.texts} == {5} and width > 25 and height > 6, "in points"
+    shallow = {key: value[:5] for key, value in result.items()} | {"tokens": result["tokens"]}
+    assert [label.get_text() for label in plot("lens_table", shallow).get_xticklabels()] == list("01234")
+
+
+def test_the_lowest_panel_of_each_column_names_its_axis(sizes):
+    figure = study_figure("cosine", sizes, ["gsm8k"])
+    assert [ax.get_xlabel() != "" for ax in panels(figure)] == [False, True, True]
 
 
 def test_layer_0_is_at_the_top_of_effects_as_in_the_papers_and_at_the_bottom_of_tokens():
@@ -153,6 +185,15 @@ def test_the_summary_has_dots_intervals_published_diamonds_and_the_controls_cros
     ends = {tuple(segment[:, 0]) for segment in ax.collections[0].get_segments()}
     assert (row.ratio_low, row.ratio_high) in ends
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [model, "toy-8l"]
+
+
+def test_no_text_of_the_summary_lies_on_another_with_the_papers_twelve_models(tmp_path):
+    assert overlaps(summary_figure(depths(Study(write_published(tmp_path))))) == []
+
+
+def test_a_character_that_the_font_lacks_is_a_box_and_no_warning():
+    tokens = "Ġhello", "Ċ", "", "\x16", "你好", "extraordinary"
+    assert [*map(token_label, tokens)] == ["hello", "↵", "␣", "□", "□□", "extraor…"]
 
 
 def test_depths_on_the_same_layer_are_dots_in_the_colours_of_all():

@@ -150,6 +150,13 @@ def test_over_models_is_a_table_and_what_was_made_alike_is_one_row(study, publis
     )
 
 
+def test_a_number_of_prompts_is_whole_beside_a_question_that_has_none(tmp_path):
+    save(tmp_path, "toy-8l", "logit_lens", n_prompts=10)
+    save(tmp_path, "toy-8l", "integrated_gradients")
+    shown = made_from(Study(tmp_path)).style.hide().to_html()
+    assert ">10</td>" in shown and "10.0" not in shown and "NA" not in shown
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no LaTeX here")
 def test_the_tex_compiles(published, tmp_path):
     write_depths(published, "gsm8k", "my_model&co_70%", 4, 0, 1, 2)
