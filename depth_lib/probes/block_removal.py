@@ -17,7 +17,7 @@ from nnsight import TransformersModel
 from ..data.orders import AT_MOST, sizes_of
 from ..data.tokens import tokenize
 from ..models.check import arch_to_change
-from ..residual.budget import tokens_in_pass
+from ..residual.budget import compares_in_batch, tokens_in_pass
 from ..residual.distributions import output_change
 from ..residual.residual_stream import final_residual, inputs, silence, skip_head, start_at
 from ..residual.stream import Stream, read_residuals
@@ -151,9 +151,9 @@ def _of_prompt(llm, arch, ids, removed, part, budget):
                 for x, y in zip(h, h[1:], strict=False)
             ]
     if part != "layer":
-        damage = torch.zeros(4, len(removed), len(ids), dtype=torch.float32)
-        for some in _passes(removed, (budget or tokens_in_pass(llm, arch, h[0])) // len(ids) - 1):
-            damage[:, some] = _without_parts(llm, arch, ids, h, [removed[k] for k in some], part)
+        damage, in_batch = torch.zeros(4, len(removed), len(ids), dtype=torch.float32), compares_in_batch(llm, h[0])
+        for some in _passes(removed, (budget or tokens_in_pass(llm, arch, h[0])) // len(ids) - in_batch):
+            damage[:, some] = _without_parts(llm, arch, ids, h, [removed[k] for k in some], part, in_batch)
     return damage_of_prompt(damage) | {
         "angular": (torch.cosine_similarity(last, last[:, None], dim=-1).clamp(-1, 1).arccos() / torch.pi).float(),
         "influence": 1 - torch.stack(cosines),
@@ -171,18 +171,22 @@ def _passes(removed, n_rows):
     return passes
 
 
-def _without_parts(llm, arch, ids, h, removed, part):
-    """The four numbers of `damage` [4, R, T] if this part of each of these blocks adds nothing. h: h_0..h_L, clean."""
-    first, n_rows = min(min(gone) for gone in removed), 1 + len(removed)
+def _without_parts(llm, arch, ids, h, removed, part, in_batch):
+    """The four numbers of `damage` [4, R, T] if this part of each of these blocks adds nothing.
+
+    h: h_0..h_L, clean. in_batch: whether a clean row of the same batch stands in for h_L.
+    """
+    first, n_rows = min(min(gone) for gone in removed), in_batch + len(removed)
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids, n_rows), use_cache=False):
             rows = h[first].repeat(n_rows, 1, 1)
             start_at(llm, arch, first, rows)
             for l in range(first, arch.n_layers):
-                without = [(k, slice(None)) for k, gone in enumerate(removed, 1) if l in gone]
+                without = [(k, slice(None)) for k, gone in enumerate(removed, in_batch) if l in gone]
                 if without:
                     silence(llm.blocks[l], arch, rows.shape, part, without)
             final = final_residual(llm, arch)
-            damage = output_change(llm, arch, final, [*ids[1:], -1]).cpu()
+            finals = final if in_batch else torch.cat([h[-1][None].to(final.device), final])
+            damage = output_change(llm, arch, finals, [*ids[1:], -1]).cpu()
             skip_head(llm, arch, final)
     return damage

@@ -223,8 +223,8 @@ def _between(of_lens, of_model, all_measures):
     overlap = (of_five >= log_p.topk(five.shape[-1]).values[..., -1:]).float().mean(-1)
     if not all_measures:
         return torch.stack([kl, overlap])
-    rank = 1 + (log_p > of_five[..., :1]).sum(-1)
+    rank = 1 + torch.gt(log_p, of_five[..., :1], out=torch.empty_like(log_p)).sum(-1)  # sums of bools are slow
     entropy, mean = -(p * log_p).sum(-1), (p + y) / 2
     jsd = (-(mean * mean.log()).sum(-1) - (entropy + entropy_y) / 2) / math.log(2)
-    found = [kl, overlap, rank <= 1, 1 / rank.float(), rank <= 3, rank <= 5, rank <= 10, entropy, jsd]
+    found = [kl, overlap, rank <= 1, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd]
     return torch.stack([distance.float() for distance in found])

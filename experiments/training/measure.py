@@ -7,11 +7,11 @@ One tidy row a quantity and level:
 | accuracy | share answered exactly, by greedy decoding | Wilson; of several levels MOVER | a number, "seen", "unseen" |
 | cosine, kl, overlap | effective depth, a layer | `effective_depth.intervals` | a number |
 | erasure | mean over problems of `erasure_depth`, a layer | Student | a number |
-| score layer, score output | depth score, in layers | bootstrap | a number |
-| slope layer, slope output | of the depth score, layers a term or step | bootstrap | "seen", "all" |
+| score layer, score output | depth score, in layers | each prompt left out once | a number |
+| slope layer, slope output | of the depth score, layers a term or step | each prompt left out once | "seen", "all" |
 
-The committed measured.csv has percentile intervals of depth scores and slopes, widened for the number of problems, as
-an earlier version computed them.
+Rows of seeds 1 and 2 of the committed measured.csv have percentile intervals of depths, scores and slopes, as an
+earlier version computed them: their toys do not ship.
 
 Sources: Wilson 1927; Zou & Donner 2008 (the variance of a sum recovered from its parts' intervals).
 """

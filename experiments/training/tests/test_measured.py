@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
@@ -40,6 +41,14 @@ def test_a_value_that_only_one_side_has_is_an_infinite_difference(committed):
     shifted = committed.assign(value=committed.value + 0.25)
     assert summary.largest_difference(shifted, committed) == pytest.approx(0.25)
     assert summary.largest_difference(committed, committed.assign(value=np.nan)) == math.inf
+
+
+def test_rows_that_are_measured_again_replace_their_own_and_no_others(committed):
+    again = committed[committed.seed == 0].sample(frac=1, random_state=0).assign(low=0.1234567, n=7)
+    found = summary.replaced(committed, again)
+    assert (found[found.seed == 0][["low", "n"]] == (0.12346, 7)).to_numpy().all()
+    pd.testing.assert_frame_equal(found.drop(columns=["low", "n"]), committed.drop(columns=["low", "n"]))
+    pd.testing.assert_frame_equal(found[found.seed > 0], committed[committed.seed > 0])
 
 
 def test_the_figure_has_a_panel_a_quantity_and_a_line_a_toy_with_its_values(committed):
