@@ -58,6 +58,11 @@ def test_the_order_that_a_model_has_changes_nothing(llama, monkeypatch, in_batch
     assert [found[key][0] for key in KEYS] == [0, 0, 1] and found["order_kl"][1] > 0.01
 
 
+def test_orders_given_by_name_are_those_of_dl_orders(llama):
+    found = dl.block_orders(llama, TEXTS[:1], "swaps reversals")["orders"]
+    assert found.tolist() == dl.orders("swaps", 4) + dl.orders("reversals", 4)
+
+
 def test_a_reordered_model_runs_generates_and_is_saved_as_one(pair, tmp_path):
     for order in ORDERS:
         check_reordered(pair[0], order, tmp_path)
