@@ -10,7 +10,7 @@ from depth_lib.data.tokens import tokenize
 from depth_lib.models import families, load
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import describe, known
-from tests.families import FAMILIES, REFUSED, build, save_family
+from tests.families import FAMILIES, REFUSED, D, build, save_family
 from tests.marks import others_slow
 from tests.models.kinds import tiny
 from tests.tiny_tokenizers import char_tokenizer
@@ -37,6 +37,23 @@ def test_a_block_that_normalises_the_residual_is_read_as_a_whole(name, tmp_path)
     for ask in (lambda: dl.layer_effects(llm, ["abc"], "all", part="mlp"), lambda: gradients(llm, at="attention")):
         with pytest.raises(ValueError, match="what attention and MLP of this model add is not known"):
             ask()
+
+
+@torch.no_grad()
+def test_attention_that_reads_the_first_token_alone_is_attention():
+    """An attention sink: the first position has a direction of its own, and only keys of that direction count."""
+    model, first = build("gpt2"), torch.zeros(D)
+    first[::2], first[1::2] = 1.0, -1.0
+    model.transformer.wpe.weight[0] = 100 * first
+    for block in model.transformer.h:
+        queries, keys = block.attn.c_attn.weight[:, :D], block.attn.c_attn.weight[:, D : 2 * D]
+        queries.zero_()
+        block.attn.c_attn.bias[:D] = 30.0
+        keys.copy_(first[:, None].expand(D, D))
+    model.set_attn_implementation("eager")
+    weights = model(torch.tensor([[5, 6, 7, 8]]), output_attentions=True).attentions
+    assert all((of_block[..., 0] == 1).all() for of_block in weights)
+    dl.load_model(model, char_tokenizer())
 
 
 def gradients(llm, **options):
