@@ -122,11 +122,12 @@ def _of_folder(figure: str, kind: Kind, which: str, datasets: Sequence[str], fol
     pair = find_pair(which).label if kind.of_question and which else ""
     named, datasets = datasets, [name for name in datasets if name] or of_level or one
     kind, which = _that_they_have(kind, which, study.of(kind.probe).values())
-    drawn = study_figure(kind, study, datasets, pair)
+    drawn = study_figure(kind, study, datasets, pair, _title(figure, kind, which, named))
     if drawn is None:
-        remedy = command("sweep", PROBES=kind.probe, DATASETS=datasets, OUT=str(folder))
-        raise MissingArtifact(f"{folder} has no {kind.probe} on {' or '.join(datasets)}; run: {remedy}")
-    drawn.suptitle(_title(figure, kind, which, named), parse_math=False)
+        there = {dataset for dataset, _ in study.of(f"{kind.probe}:{pair}" if pair else kind.probe)} & {*datasets}
+        remedy = command("sweep", PROBES=kind.probe, DATASETS=datasets, OUT=str(folder), REPLACE=bool(there))
+        lacks = f"{kind.needs} in its {kind.probe}" if there else kind.probe
+        raise MissingArtifact(f"{folder} has no {lacks} on {' or '.join(datasets)}; run: {remedy}")
     return drawn
 
 

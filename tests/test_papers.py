@@ -10,6 +10,8 @@ from depth_lib.figures import KINDS
 from depth_lib.figures.marks import PUBLISHED
 from depth_lib.papers import FIGURES, HU
 from depth_lib.results.schemas import MissingArtifact
+from tests.figures.drawn import overlaps
+from tests.report.studies import write_published
 from tests.synthetic import result_of, save
 
 
@@ -108,3 +110,13 @@ def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
     save(tmp_path, "toy-8l", "logit_lens")
     with pytest.raises(MissingArtifact, match="has no relative_contribution on gsm8k; run: .*sweep"):
         dl.paper("2b", tmp_path)
+
+
+def test_no_title_of_a_papers_figure_is_cut_and_a_result_without_its_keys_says_which(tmp_path):
+    write_published(tmp_path)
+    for figure in ("gsm8k_hellaswag_cosine_similarity", "gsm8k_logit_lens_overlap"):
+        assert overlaps(dl.paper(figure, tmp_path)) == []
+    with pytest.raises(
+        MissingArtifact, match="no norm_att or .* in its relative_contribution .*run: .* --replace"
+    ):
+        dl.paper("15", tmp_path)

@@ -98,10 +98,13 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
     return panels, _readable(kind, panels, len(panels) // len(results) or 1), kind
 
 
-def study_figure(kind: str | Kind, study: Study, datasets: Sequence[str], pair: str = "") -> Figure | None:
+def study_figure(
+    kind: str | Kind, study: Study, datasets: Sequence[str], pair: str = "", title: str | None = None
+) -> Figure | None:
     """A panel for each model × dataset in the papers' layout: a row per training, sizes from left to right.
 
-    datasets: side by side; pair: the question, for a kind about one. None where the study has nothing of it.
+    datasets: side by side; pair: the question, for a kind about one; title: instead of the figure's own. None where the
+    study has nothing of it.
     """
     kind = find_kind(kind) if isinstance(kind, str) else kind
     results, rows = study.of(f"{kind.probe}:{pair}" if pair else kind.probe), []
@@ -125,7 +128,7 @@ def study_figure(kind: str | Kind, study: Study, datasets: Sequence[str], pair: 
     columns = _readable(kind, [*chain(*rows)], min(widest, max(1, 8 // together) * together), together)
     shown = [panel for row in rows for panel in row + [None] * (-len(row) % columns)]
     about = [question_of(next(iter(results.values())))] if kind.of_question else datasets
-    return _drawn(shown, columns, Figure(dpi=DPI), kind, ", ".join([kind.title, *about]))
+    return _drawn(shown, columns, Figure(dpi=DPI), kind, title or ", ".join([kind.title, *about]))
 
 
 @plt.rc_context(STYLE)  # pyright: ignore[reportCallIssue] (it decorates, too)
