@@ -90,7 +90,7 @@ def drawn_maps(maps: Mapping, names: list[str]) -> Figure:
     ax.plot([0, n_target], [0, n_source], "--", color="tab:red", label="stretched")
     ax.plot([0, n_source, n_target], [0, n_source, n_source], ":", color="black", label="more layers at the end")
     ax.set(xlabel=f"Layer of {names[1]}", ylabel=f"Layer of {names[0]}", title="Relative error of linear maps")
-    ax.legend(loc="upper left", fontsize=8)
+    ax.legend(loc="upper left", fontsize=8, facecolor="silver")  # on which white is seen
     figure.colorbar(image, ax=ax, extend="max", label="Error, as a share of the norm")
     return figure
 

@@ -116,7 +116,5 @@ def test_no_title_of_a_papers_figure_is_cut_and_a_result_without_its_keys_says_w
     write_published(tmp_path)
     for figure in ("gsm8k_hellaswag_cosine_similarity", "gsm8k_logit_lens_overlap"):
         assert overlaps(dl.paper(figure, tmp_path)) == []
-    with pytest.raises(
-        MissingArtifact, match="no norm_att or .* in its relative_contribution .*run: .* --replace"
-    ):
+    with pytest.raises(MissingArtifact, match="no norm_att or .* in its relative_contribution .*run: .* --replace"):
         dl.paper("15", tmp_path)

@@ -147,7 +147,7 @@ def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
     ax.locator_params(integer=True)
     if kind.probe == "linear_map":
         best = values.argmin(0)
-        ax.plot([0, len(best) - 1], [0, len(values) - 1], ":", color="white", label="equal relative depth")
+        ax.plot([0, len(best) - 1], [0, len(values) - 1], ":", color=COLOURS[3], label="equal relative depth")
         ax.plot(best, "o", color="red", markersize=3, label="best source layer")
     _draw_passes(ax, kind, result)
     if "settling" in result:

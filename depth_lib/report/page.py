@@ -11,7 +11,7 @@ _STYLE = """<style>
 body { max-width: 76rem; margin: auto; padding: 0 1rem; }
 img { max-width: 100%; height: auto; }
 .jp-RenderedHTMLCommon { overflow-x: auto; }
-.jp-RenderedHTMLCommon td { min-width: 15ch; }
+.jp-RenderedHTMLCommon th.row_heading ~ td { min-width: 15ch; }
 .jp-InputPrompt, .jp-OutputPrompt { display: none; }
 </style></head>"""
 

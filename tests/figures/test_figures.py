@@ -229,6 +229,7 @@ def test_a_map_between_models_marks_the_best_source_layer_and_equal_depth():
     ax = plot("linear_maps", {"relative": relative, "best": relative.argmin(0)})
     diagonal, best = ax.lines
     assert diagonal.get_xydata().tolist() == [[0, 0], [6, 3]]
+    assert to_rgb(diagonal.get_color()) != to_rgb(ax.figure.get_facecolor()), "the legend shows it, too"
     assert np.array_equal(best.get_ydata(), relative.argmin(0))
 
 
