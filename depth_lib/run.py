@@ -451,7 +451,7 @@ class Run:
             record["made_from"] |= self.made_from(probe)
             record["versions"][path.name] = ARTIFACTS[probe].version
         with _writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)  # beside the lock
             write_together({self.folder / RECORD: json.dumps(record, indent=1).encode()})
 
     def settings(self, probe: str) -> dict:

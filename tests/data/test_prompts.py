@@ -113,6 +113,11 @@ def test_drawn_sums_and_products_are_right_seeded_and_of_the_asked_length(datase
     assert load_prompts(dataset, seed=1) != prompts
 
 
+def test_drawn_sums_have_two_to_six_terms():
+    terms = {prompt.count("+") + 1 for prompt in load_prompts("sums", 60)}
+    assert terms == {2, 3, 4, 5, 6}
+
+
 def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
     hub("openai/gsm8k", "test", [GSM8K, {"question": "q", "answer": "#### 1"}], config="main")
     hub("Rowan/hellaswag", "validation", HELLASWAG)

@@ -5,6 +5,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.data.tokens import answer_span
+from depth_lib.probes.relative_contribution import _compared
 from tests import oracles as oracle
 from tests.calls import EVERY
 from tests.families import L, build, make_identity
@@ -73,6 +74,13 @@ IDENTITY = {  # what blocks that do nothing have
     "gradients, attention": {"igrads": 0, "f_difference": 0},
     "gradients, mlp": {"igrads": 0, "f_difference": 0},
 }
+
+
+def test_small_residuals_have_the_contribution_and_cosine_of_large_ones():
+    x, y = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(0))
+    ratio, cosine = _compared(x / 1e4, y / 1e4)
+    torch.testing.assert_close(ratio, x.norm(dim=-1) / y.norm(dim=-1))
+    torch.testing.assert_close(cosine, torch.cosine_similarity(x, y))
 
 
 # plain, contributions inside modules, both norms and a soft-cap
