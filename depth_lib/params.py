@@ -7,9 +7,10 @@ names, KEY = VALUE, and `checked` checks all of them.
 """
 
 import json
+import operator
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from difflib import get_close_matches
 from functools import cache
 from math import inf
@@ -219,6 +220,17 @@ def in_order(models: Iterable[str]) -> list[str]:
 def by_paper(dataset: str) -> tuple[int, str]:
     """A sort key: the papers' datasets first, in the papers' order."""
     return ([*PAPER_DATASETS, dataset].index(dataset), dataset)
+
+
+def whole(numbers: Any) -> list[int]:
+    """A list of whole numbers, also those of numpy and torch; [] if it holds anything else, or has no order."""
+    if isinstance(numbers, bytes | Mapping | Set):
+        return []
+    try:  # True is an int too
+        items = numbers.tolist() if hasattr(numbers, "tolist") else list(numbers)
+        return [] if any(isinstance(item, bool) for item in items) else [*map(operator.index, items)]
+    except TypeError:
+        return []
 
 
 def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:

@@ -197,6 +197,7 @@ def _not_finite(result, arguments, over, numbers=None):
             if over == "layers":
                 return f"{key} is not finite at layer {arguments['layers'][0] + first}"  # erasure has a row more
             of_layers = rest and value.shape[1] - arguments["arch"].n_layers in (0, 1)
+            of_layers = of_layers and not arguments.keys() & {"orders", "removed"}  # there may be L of them
             layer = f", layer {rest[0]}" if of_layers else ""
             return f"{key} is not finite at {over.removesuffix('s')} {numbers[first] if numbers else first}{layer}"
 

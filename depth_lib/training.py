@@ -71,8 +71,7 @@ class DepthLog:
             else:
                 found = pd.concat([effective_depths(result) for result in results]).set_index("rule").reindex(METRICS)
                 row |= found.ratio.astype(float).to_dict() | {"largest_kl": float(results[1]["res_kl_divs"].max())}
-                loss, n_tokens = results[1]["loss"], results[1]["n_tokens"]
-                row["loss"] = float(loss[n_tokens > 1].mean())  # a prompt of one token has no prediction
+                row["loss"] = float(results[1]["loss"].nanmean())  # a prompt of one token has none
                 row["reason"] = "; ".join(found.note[found.ratio.isna()].dropna().unique())
                 kl = results[1]["res_kl_divs"].tolist()
         self._rows.append(row)

@@ -55,7 +55,7 @@ EVERY = {
     "choice_accuracy, orders": _call(
         dl.choice_accuracy, [("5 + 7 = ", ["12", "13"], 0)], order=[[1, 0, 2, 3], [0, 1, 2, 2, 3]]
     ),
-    "choice_accuracy": _call(dl.choice_accuracy, [("5 + 7 = ", ["12", "13"], 0)], (1, 2)),
+    "choice_accuracy": _call(dl.choice_accuracy, [("5 + 7 = ", ["12", "13"], 0)]),
 }
 EVERY |= {
     f"layer_effects, {mode}, {part}": _call(dl.layer_effects, TEXTS, mode=mode, part=part)

@@ -35,11 +35,16 @@ def test_prompts_of_one_token_which_nothing_predicts_do_not_make_a_model_one_wit
     assert not RULES["kl"].no_signal(values | zeros | {"n_tokens": torch.cat([values["n_tokens"], torch.ones(60)])})
 
 
-def test_orders_and_lenses_may_be_arrays_and_paths(toy, lens, tmp_path):
+def test_orders_sizes_and_lenses_may_be_arrays_and_paths(toy, lens, tmp_path):
     orders = torch.tensor([[0, 2, 1, 3], [1, 0, 2, 3]])
     assert torch.equal(
         dl.block_orders(toy, [TEXT], orders)["order_loss"], dl.block_orders(toy, [TEXT], orders.tolist())["order_loss"]
     )
+    by_list, by_number = ([kind(l) for l in (0, 2, 1, 3)] for kind in (int, np.int64))
+    assert torch.equal(dl.block_orders(toy, [TEXT], [by_number])["orders"], torch.tensor([by_list]).float())
+    for sizes in (np.array([2, 1]), torch.tensor([1, 2]), (np.int64(1), 2), range(1, 3)):
+        assert dl.block_removal(toy, [TEXT], sizes=sizes)["removal_sizes"].tolist() == [1, 2]
+    assert len(dl.remove_blocks(toy, np.int64(1), torch.tensor(2)).blocks) == 2
     removable = dl.removable(dl.block_removal(toy, [TEXT]), at_most=100)
     choice = [("5 + 7 = ", ["12", "13"], 0)]
     removed = dl.choice_accuracy(toy, choice, removed=removable)["log_probs"]
@@ -63,10 +68,21 @@ def test_a_series_or_an_array_of_texts_is_a_list_of_them(toy):
 
 def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot(toy):
     assert dl.relative_contribution(toy, ["5"])["n_tokens"].tolist() == [1]
-    assert dl.logit_lens(toy, ["5"])["res_kl_divs"].isfinite().all()
+    lens = dl.logit_lens(toy, ["5"])
+    assert lens["res_kl_divs"].isfinite().all() and not RULES["kl"].no_signal(lens)
     assert dl.layer_effects(toy, ["5"], mode="all")["max_all_out"].max() <= TOLERANCE  # token 0 is never skipped
     with pytest.warns(UserWarning, match=r"too short for future mode \(13 tokens\), left out: prompt 1 \(1 tokens\)"):
         assert len(dl.layer_effects(toy, [TEXT, "5"])["max_future_out_by_prompt"]) == 1
+
+
+def test_a_prompt_of_one_token_has_no_loss_and_its_result_is_saved_and_read(toy, tmp_path):
+    """Nothing predicts its token."""
+    for number, result in enumerate((dl.logit_lens(toy, ["5", TEXT]), dl.block_removal(toy, ["5", TEXT], sizes=[1]))):
+        for key in ("loss", "shuffled_loss"):
+            assert result[key].isnan().tolist() == [True, False]
+        assert dl.load_artifact(result.save(tmp_path / str(number)))["loss"].isnan().tolist() == [True, False]
+    parts = dl.block_removal(toy, ["5", TEXT], part="mlp")
+    assert dl.load_artifact(parts.save(tmp_path))["removal_loss_by_prompt"].isnan().all(1).tolist() == [True, False]
 
 
 # a call with one argument of a wrong kind, and what is said

@@ -4,7 +4,7 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..params import not_among
+from ..params import not_among, whole
 
 Order = list[int]
 AT_MOST = 0.05  # nats per token that removing blocks may cost: a perplexity 5 % higher
@@ -22,8 +22,8 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
         raise ValueError(f"sizes={sizes!r}; give a list of numbers: sizes=[{sizes}].")
     named = {"doubling": [2**k for k in range((n_layers // 2).bit_length())], "all": range(1, n_layers)}
     named["refined"] = named["doubling"]
-    ns = named.get(sizes, []) if isinstance(sizes, str) else sizes
-    if not isinstance(ns, Sequence) or not ns or not all(type(n) is int and 1 <= n < n_layers for n in ns):
+    ns = whole(named.get(sizes, []) if isinstance(sizes, str) else sizes)
+    if not ns or not 1 <= min(ns) <= max(ns) < n_layers:
         raise ValueError(f'sizes={sizes!r}; give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
     return sorted({*ns})
 
@@ -64,10 +64,10 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
 KINDS = ("repeats", "swaps", "reversals", "removals")
 
 
-def checked_order(order: Sequence[int], n_layers: int) -> Order:
+def checked_order(order: Any, n_layers: int) -> Order:
     """The order as a list; ValueError if it has no block, or one that a model of so many does not have."""
-    numbers = list(order) if isinstance(order, Iterable) else []
-    if not numbers or not all(type(l) is int and 0 <= l < n_layers for l in numbers):
+    numbers = whole(order)
+    if not numbers or not 0 <= min(numbers) <= max(numbers) < n_layers:
         raise ValueError(
             f"{reprlib.repr(order)} is not an order of this model's blocks; give lists of numbers from 0 to "
             f"{n_layers - 1}."
@@ -75,6 +75,9 @@ def checked_order(order: Sequence[int], n_layers: int) -> Order:
     return numbers
 
 
-def listed(orders: Any) -> Any:
-    """Orders of a tensor or an array as lists, others as they are."""
-    return orders.tolist() if hasattr(orders, "tolist") else orders
+def checked_orders(orders: Any, n_layers: int) -> list[Order]:
+    """The orders as lists; ValueError if there is none, or for one that is not an order of the model's blocks."""
+    orders = list(orders) if isinstance(orders, Iterable) else []
+    if not orders:
+        raise ValueError("there are no orders to measure; give lists of block numbers, such as dl.orders(...) makes.")
+    return [checked_order(order, n_layers) for order in orders]

@@ -1,6 +1,5 @@
 """Prompts as token ids, the positions that future mode draws, and where the tokens of an answer are."""
 
-import operator
 import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 from nnsight import TransformersModel
 from transformers import GenerationConfig
 
-from ..params import not_among
+from ..params import not_among, whole
 
 
 def texts_of(texts: object, name: str = "prompt") -> list[str]:
@@ -236,12 +235,8 @@ def _with_answer(llm, prompt, answer, name):
         return ids[: places[-1]], places[0] - 1
     if not isinstance(answer, Iterable):
         raise ValueError(f"the answer to {name} is a {type(answer).__name__}; give a text, or a list of token ids.")
-    answer = [] if isinstance(answer, bytes) else list(answer)
+    answer = whole(answer)
     before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
-    try:  # a text in a list is not its number
-        answer = [-1 if isinstance(token, bool) else operator.index(token) for token in answer]
-    except TypeError:
-        answer = []
     if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:
         raise ValueError(f"the answer to {name} is no list of the model's token ids; give a text, or ids.")
     return before + answer[:-1], len(before) - 1

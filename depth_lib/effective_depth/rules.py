@@ -87,8 +87,10 @@ def without_gain(result: Mapping) -> str:
     if not {"loss", "shuffled_loss", "n_tokens"} <= result.keys():
         return ""
     counted = as_array(result["n_tokens"]) > 1  # a prompt of one token has no loss
+    if not counted.any():
+        return ""
     loss, shuffled = (as_array(result[key])[counted].mean() for key in ("loss", "shuffled_loss"))
-    if not counted.any() or shuffled - loss >= LEAST_GAIN:
+    if shuffled - loss >= LEAST_GAIN:
         return ""
     return (
         f"no reliable depth: the model predicts these prompts hardly better ({loss:.1f} nats per token) than shuffled "

@@ -12,6 +12,7 @@ from nnsight import TransformersModel
 from transformers import PreTrainedModel
 
 from ..data.orders import checked_order
+from ..params import whole
 from .bare import differ, logits_of
 from .errors import ModelError, reason
 from .families import known
@@ -59,8 +60,9 @@ def stretch_of(removed: Any) -> tuple[int, int]:
 def order_without(s: int, n: int, n_layers: int) -> list[int]:
     """The blocks except s..s + n − 1. Raises ValueError if the model does not have them, or has only them."""
     for name, value in (("s", s), ("n", n)):
-        if type(value) is not int:
+        if not whole([value]):
             raise ValueError(f"{name} is {value!r}; give a whole number: dl.remove_blocks(llm, s, n).")
+    s, n = whole([s, n])
     if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
         which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
         why = "one must remain" if (s, n) == (0, n_layers) else f"it has blocks 0..{n_layers - 1}"

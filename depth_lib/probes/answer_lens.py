@@ -53,7 +53,7 @@ def answer_lens(
     Raises ValueError if the answer has no token of its own, and LensError for a lens of a different model or, on a
     server, one larger than half a GiB.
     Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv 2510.18871).
-    Cost: one pass, and L + 2 unembeddings of A tokens.
+    Cost: one pass, and L + 1 unembeddings of A tokens.
     """
     arch, (ids, positions, tokens) = verified_arch(llm), answer_span(llm, question, answer)
     result = run(measure_answer_lens, llm, arch, ids, positions, translators(llm, lens, remote), remote=remote)
@@ -71,16 +71,18 @@ def measure_answer_lens(llm, arch, ids, answer, lens=None):
     - answer_kl [L + 1, A]: from the model's output, which is row L
     - answer_top [L + 1, A, 5]: ids of the five most likely tokens
 
-    ids: the T token ids of question and answer. answer: the places of the answer's A tokens. lens: as for
-    `logit_lens`.
+    ids: the T token ids of question and answer. answer: the places of the answer's A tokens. lens: `A`
+    [L, d, d] and `b` [L, d], by which h_0..h_{L − 1} are translated, or None.
     """
     predicting = [place - 1 for place in answer]
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h = [x[predicting] for x in read_residuals(llm, arch)]
-            logits = [unembed(llm, arch, x.to(h[-1].device)).cpu() for x in translated(lens, h)]
+            translation = translated(lens, h)  # h_L stays as it is
+            logits = [unembed(llm, arch, x.to(h[-1].device)).cpu() for x in translation]
     true, log_p = torch.tensor([ids[place] for place in answer])[:, None], torch.stack(logits).log_softmax(-1)
-    of_true, finite = (log_p.gather(2, true.expand(len(log_p), -1, 1)), log_p.clamp_min(-1e3))  # a bias may exclude one
+    of_true = log_p.gather(2, true.expand(len(log_p), -1, 1))
+    finite = log_p.clamp_min(-1e3)  # a bias may exclude a token
     return {
         "answer_log_probs": of_true[..., 0],
         "answer_ranks": 1 + (log_p > of_true).sum(2).float(),

@@ -13,7 +13,7 @@ import torch
 from nnsight import TransformersModel
 
 from ..data.choices import Choice
-from ..data.orders import checked_order, listed
+from ..data.orders import checked_orders
 from ..models.check import arch_to_change
 from ..models.removal import order_without
 from ..results.means import paired_change
@@ -49,7 +49,7 @@ def block_accuracy(
     - `choice_loss` [K]: how much the loss of the right endings rises, nats per token, mean over choices.
     - `correct_by_prompt` [C, K], `unchanged_correct` [C]: 1 for a right answer, else 0.
 
-    Raises ValueError as `choice_accuracy` does, and for a block number outside 0..L − 1.
+    Raises ValueError as `choice_accuracy` does, without orders, and for a block number outside 0..L − 1.
     Sources: 2605.14075; 2510.02091; 2602.01997 (arXiv), on importance by loss and by accuracy.
     Cost: per ending a forward pass, and about L / 2 passes for all single blocks.
     """
@@ -57,12 +57,14 @@ def block_accuracy(
     n_layers = arch.n_layers
     if orders is None:
         orders = [order_without(block, 1, n_layers) for block in range(n_layers)]
-    orders = [checked_order(order, n_layers) for order in listed(orders)]
+    orders = checked_orders(orders, n_layers)
+    # row 0: the model as it is; log_probs [1 + K, C, E], picked [1 + K, C], right [C], n_tokens [C, E]
     log_probs, picked, right, n_tokens = endings_scored(llm, arch, choices, orders, remote, budget)
     correct = (picked == right).float()
     of_right = (log_probs / n_tokens)[:, torch.arange(len(right)), right]
-    gained, lost = ((correct[1:] - correct[0]).mul(sign).clamp_min(0).sum(1).int().tolist() for sign in (1, -1))
-    changes = [paired_change(len(right), *pair) for pair in zip(gained, lost, strict=True)]
+    gained = (correct[1:] > correct[0]).sum(1).tolist()
+    lost = (correct[1:] < correct[0]).sum(1).tolist()
+    changes = [paired_change(len(right), *pair) for pair in zip(gained, lost, strict=True)]  # (change, low, high) each
     ends = torch.tensor(changes, dtype=torch.float32).unbind(1)
     return Result(
         "block_accuracy",

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import torch
 from nnsight import TransformersModel
 
-from ..data.orders import KINDS, checked_order, listed
+from ..data.orders import KINDS, checked_orders
 from ..data.orders import orders as orders_of
 from ..data.tokens import tokenize
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.stream import Row, Stream, output_changes
-from ..results.means import over_prompts
+from ..results.means import no_loss_of_one_token, over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
@@ -63,7 +63,7 @@ def block_orders(
 
     Raises ValueError for an order that is empty or has numbers outside 0..L − 1, and for a prompt without tokens.
     Source: Lad et al. 2024 (arXiv 2406.19384); Sun et al. 2024 (2407.09298).
-    Cost: one pass for each ascending stretch of an order, from the block where it begins.
+    Cost: a pass per prompt, and (len(order) − start) / L for each order, which first differs from 0..L − 1 at start.
     """
     arch, ids = arch_to_change(llm), tokenize(llm, prompts)
     wanted = _orders(orders, arch.n_layers)
@@ -82,21 +82,15 @@ def block_orders(
 
 def _orders(orders, n_layers):
     """The orders as lists of block numbers."""
-    orders = listed(orders)
-    names = orders.split() if isinstance(orders, str) else []
-    if not orders or not {*names} <= {*KINDS}:
+    if not isinstance(orders, str):
+        return checked_orders(orders, n_layers)
+    names = orders.split()
+    if not names or not {*names} <= {*KINDS}:
         raise ValueError(f"orders={orders!r}; give lists of block numbers, or some of {', '.join(KINDS)}.")
-    if names:
-        found = [order for name in names for order in orders_of(name, n_layers)]
-        if not found:
-            raise ValueError(f"a model of {n_layers} blocks has no {' or '.join(names)} of the default sizes.")
-        return found
-    return [checked_order(order, n_layers) for order in orders]
-
-
-def no_loss_of_one_token(found, ids):
-    """Make `loss` [P, …] NaN for prompts of one token, which nothing predicts, so that no mean counts them."""
-    found["loss"][[len(of_prompt) == 1 for of_prompt in ids]] = torch.nan
+    found = [order for name in names for order in orders_of(name, n_layers)]
+    if not found:
+        raise ValueError(f"a model of {n_layers} blocks has no {' or '.join(names)} of the default sizes.")
+    return found
 
 
 def measure_block_orders(llm, arch, prompts, orders, budget):
@@ -116,7 +110,10 @@ def measure_block_orders(llm, arch, prompts, orders, budget):
 
 
 def order_damage(stream, orders, read=None):
-    """The four numbers of `damage` of each order at the positions `read` (default: all) [4, K, len(read)]."""
+    """‖y − ȳ‖₂, KL, loss and whether the top token changes [4, K, len(read)], of each order.
+
+    read: the positions (default: all).
+    """
     read = range(len(stream.ids)) if read is None else read
     rows = []
     for order in orders:
@@ -126,6 +123,6 @@ def order_damage(stream, orders, read=None):
 
 
 def damage_of_prompt(damage):
-    """`loss`, `kl` and `top1` [K] of the four numbers of `damage` at all tokens of a prompt [4, K, T]."""
-    _, kl, loss, top_changes = damage
+    """`loss`, `kl` and `top1` [K] of what `order_damage` found at all tokens of a prompt [4, K, T]."""
+    _, kl, loss, top_changes = damage  # the last token has a loss of 0, as nothing follows it
     return {"loss": loss.sum(-1) / max(1, loss.shape[-1] - 1), "kl": kl.mean(-1), "top1": 1 - top_changes.mean(-1)}

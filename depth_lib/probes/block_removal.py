@@ -21,11 +21,11 @@ from ..residual.budget import compares_in_batch, tokens_in_pass
 from ..residual.distributions import output_change
 from ..residual.residual_stream import final_residual, inputs, silence, skip_head, start_at
 from ..residual.stream import Stream, read_residuals
-from ..results.means import over_prompts
+from ..results.means import no_loss_of_one_token, over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
-from .block_orders import damage_of_prompt, no_loss_of_one_token, order_damage
+from .block_orders import damage_of_prompt, order_damage
 from .logit_lens import measure_logit_lens
 
 
@@ -66,44 +66,48 @@ def block_removal(
     - removal_order [L]: for attention or MLP, the order of removal; the measures are then [L]
     - <key>_by_prompt [P, …]: each per prompt
 
-    Raises ValueError for a size outside 1..L − 1, an unknown part, or a prompt without tokens.
+    Raises ValueError for a size outside 1..L − 1, sizes with a part, an unknown part, or a prompt without tokens.
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
-    Cost: per prompt two forward passes, and about L / 2 for each n.
+    Cost: per prompt two forward passes, and about L / 2 for each n. For a part one, and about 1.5 L.
     """
     arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
-    n_layers = arch.n_layers
+    n_layers, refined = arch.n_layers, isinstance(sizes, str) and sizes == "refined"
 
-    def removed(blocks):
-        found = run(measure_block_removal, llm, arch, ids, blocks, part, budget, remote=remote, over="prompts")
+    def measure(removed):
+        found = run(measure_block_removal, llm, arch, ids, removed, part, budget, remote=remote, over="prompts")
         no_loss_of_one_token(found, ids)
         return {f"removal_{key}": found.pop(key) for key in ("loss", "kl", "top1")} | found
 
     if part != "layer":
-        single = removed([[l] for l in range(n_layers)])["removal_loss"].nanmean(0)
+        if not refined:
+            raise ValueError(f"sizes are for whole blocks; leave them out with part={part!r}.")
+        single = measure([[l] for l in range(n_layers)])["removal_loss"].nanmean(0)
         order = single.argsort(stable=True).tolist()
-        found = removed([order[:k] for k in range(1, n_layers + 1)])
+        found = measure([order[:k] for k in range(1, n_layers + 1)])
         by_prompt = {key: value for key, value in found.items() if key.startswith("removal_")}
         found = over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
         return Result(f"{part}_removal", found)
     tried = sizes_of(sizes, n_layers)
-    by_prompt = _removed_in_a_row(removed, tried, len(ids), n_layers)
-    while sizes == "refined" and (between := _between(by_prompt["removal_loss"], tried, n_layers)):
-        more = _removed_in_a_row(removed, [between], len(ids), n_layers)
+    by_prompt = _removed_in_a_row(measure, tried, len(ids), n_layers)
+    while refined and (between := _between(by_prompt["removal_loss"], tried, n_layers)):
+        more = _removed_in_a_row(measure, [between], len(ids), n_layers)
         tried, order = torch.tensor([*tried, between]).sort()
         tried = tried.tolist()
         for key in by_prompt.keys() - {"block_influence"}:
             by_prompt[key] = torch.cat([by_prompt[key], more[key]], dim=1)[:, order]
     found = over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
     whole = [(of_prompt, 0) for of_prompt in ids]
-    lens = run(measure_logit_lens, llm, arch, whole, 0, False, remote=remote, over="prompts")
+    lens = run(measure_logit_lens, llm, arch, whole, generate=0, all_measures=False, remote=remote, over="prompts")
+    no_loss_of_one_token(lens, ids)
     return Result("block_removal", found | {key: lens[key] for key in ("loss", "shuffled_loss", "n_tokens")}, llm)
 
 
-def _removed_in_a_row(removed, sizes, n_prompts, n_layers):
+def _removed_in_a_row(measure, sizes, n_prompts, n_layers):
     """The measures of removing each number of consecutive blocks from each start, [P, N, L], and `block_influence`."""
+    # by their ends: rows of one batch then wait for the same blocks
     stretches = [range(s, end) for end in range(1, n_layers + 1) for s in range(end) if end - s in sizes]
-    found = removed([list(blocks) for blocks in stretches])
+    found = measure([list(blocks) for blocks in stretches])
     n, s = torch.tensor([(sizes.index(len(blocks)), blocks.start) for blocks in stretches]).T
     by_prompt = {"block_influence": found.pop("influence")}
     found["angular_distance"] = found.pop("angular")[:, s, s + torch.tensor(sizes)[n]]
@@ -161,7 +165,10 @@ def _of_prompt(llm, arch, ids, removed, part, budget):
 
 
 def _passes(removed, n_rows):
-    """The numbers of the removals that share a pass, at most n_rows each; a pass begins at their first block."""
+    """The numbers of the removals that share a pass, at most n_rows each; a pass begins at their first block.
+
+    A removal from four blocks later on begins a pass of its own, if the one before has four rows already.
+    """
     passes = []
     for k in sorted(range(len(removed)), key=lambda k: min(removed[k])):
         late = passes and len(passes[-1]) >= 4 and min(removed[k]) >= 4 + min(removed[passes[-1][0]])
@@ -180,7 +187,7 @@ def _without_parts(llm, arch, ids, h, removed, part, in_batch):
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids, n_rows), use_cache=False):
             rows = h[first].repeat(n_rows, 1, 1)
-            start_at(llm, arch, first, rows)
+            start_at(llm, arch, first, rows)  # earlier blocks are skipped
             for l in range(first, arch.n_layers):
                 without = [(k, slice(None)) for k, gone in enumerate(removed, in_batch) if l in gone]
                 if without:

@@ -1,18 +1,19 @@
 """How likely a model finds the endings of a text, as it is and with its blocks in other orders."""
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 
 import torch
 from nnsight import TransformersModel
 
 from ..data.choices import Choice
-from ..data.orders import checked_order, listed
+from ..data.orders import checked_order, checked_orders
 from ..data.tokens import answer_span
 from ..models.check import arch_to_change, verified_arch
 from ..models.removal import order_without, stretch_of
+from ..params import whole
 from ..residual.arch import Arch
-from ..residual.residual_stream import inputs
+from ..residual.residual_stream import final_residual, inputs, skip_head
 from ..residual.stream import Stream
 from ..residual.unembedding import lens
 from ..session import run
@@ -53,13 +54,13 @@ def choice_accuracy(
     blocks.
     Raises ValueError without choices, for an ending without a token, and for block numbers outside 0..L − 1.
     Source: Gao et al., lm-evaluation-harness (acc, acc_norm of HellaSwag).
-    Cost: a forward pass per ending; with orders, a second one, and the passes of each order as for `block_orders`.
+    Cost: a forward pass per ending, and the passes of each order as for `block_orders`.
     """
-    arch = verified_arch(llm) if removed is order is None else arch_to_change(llm)
+    arch = verified_arch(llm) if removed is None and order is None else arch_to_change(llm)
     orders, several = _orders_of_choices(removed, order, arch.n_layers)
     log_probs, picked, right, _ = endings_scored(llm, arch, choices, orders, remote, budget)
     correct = (picked == right).float()
-    which = slice(1, None) if several else -1
+    which = slice(1, None) if several else -1  # row 0: the model as it is
     by_sum = (log_probs.argmax(-1) == right).float()
     unchanged = {"unchanged_correct": correct[0]} if orders else {}
     return {
@@ -85,7 +86,8 @@ def endings_scored(
         if not isinstance(choice, Sequence) or isinstance(choice, str) or len(choice) != 3:
             raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give (context, endings, number of the right one).")
         _, endings, right = choice
-        if isinstance(endings, str) or right not in range(len(endings)):
+        a_list = isinstance(endings, Collection) and not isinstance(endings, str | bytes | Mapping | Set)
+        if not a_list or not whole([right]) or right not in range(len(endings)):
             raise ValueError(
                 f"choice {k} has endings {endings!r} and right {right!r}; give a list and the index of the right one."
             )
@@ -95,7 +97,7 @@ def endings_scored(
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     found = run(measure_endings, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")
     shape = len(choices), *n_endings
-    log_probs = found["log_probs"].unflatten(0, shape).movedim(2, 0)
+    log_probs = found["log_probs"].unflatten(0, shape).movedim(2, 0)  # [C, E, 1 + K] -> [1 + K, C, E]
     # without the space that separates an ending from its context, as lm-evaluation-harness counts
     n_bytes = torch.tensor([[len(ending.lstrip(" ").encode()) for ending in endings] for _, endings, _ in choices])
     n_tokens = torch.tensor([len(places) for _, places in texts]).view(shape)
@@ -108,10 +110,10 @@ def _orders_of_choices(removed, order, n_layers):
         if order is not None:
             raise ValueError("give removed or order, not both: an order may lack blocks.")
         order = order_without(*stretch_of(removed), n_layers)
-    order = listed(order)
-    several = bool(order) and not isinstance(order[0], int)
-    orders = order if several else [] if order is None else [order]
-    return [checked_order(one, n_layers) for one in orders], several
+    if order is None:
+        return [], False
+    several = not whole(order)
+    return checked_orders(order, n_layers) if several else [checked_order(order, n_layers)], several
 
 
 def measure_endings(llm, arch, texts, orders, budget):
@@ -125,11 +127,14 @@ def measure_endings(llm, arch, texts, orders, budget):
         predicting = tuple(place - 1 for place in ending)
         with torch.no_grad():
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
-                stream = Stream(llm, arch, ids, budget)
-                log_p = lens(llm, arch, stream.h[-1][[*predicting]]).log_softmax(-1)
+                stream = Stream(llm, arch, ids, budget) if orders else None
+                final = stream.h[-1] if orders else final_residual(llm, arch)[0].clone()
+                log_p = lens(llm, arch, final[[*predicting]]).log_softmax(-1)
                 of_text = sum(log_p[k, ids[place]] for k, place in enumerate(ending)).cpu()[None]
                 if orders:
-                    _, _, losses, _ = order_damage(stream, orders, predicting)
+                    _, _, losses, _ = order_damage(stream, orders, predicting)  # ‖y − ȳ‖₂, KL, loss, top token changes
                     of_text = torch.cat([of_text, of_text - losses.sum(-1)])
+                else:
+                    skip_head(llm, arch, final[None])
         sums.append(of_text)
     return {"log_probs": torch.stack(sums)}

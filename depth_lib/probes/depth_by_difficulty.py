@@ -32,7 +32,7 @@ def depth_by_difficulty(
     ([2.0, 3.0, 4.0, 5.0, 6.0], torch.Size([5, 4, 4]))
 
     Like `layer_effects`, where t is the position that predicts the answer's first token. For an example with `within`,
-    t also takes up to 4 positions inside the answer, drawn with seed 123, and effects are maxima over t.
+    t is instead each of up to 4 positions inside the answer, drawn with seed 123. Effects are maxima over t.
 
     - llm: from `load_model`
     - examples: from `load_examples`, or a list of Example(level, question, answer)
@@ -63,9 +63,19 @@ def depth_by_difficulty(
         if min(positions) < 2:
             raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
         cases.append((ids, positions))
-    how = {"remote": remote, "over": "prompts", "label": "depth by difficulty"}
-    effects = run(measure_layer_effects, llm, arch, cases, "future", "layer", budget, **how)
-    effects["max_future_out"] = effects["max_future_out"][..., 0]
+    effects = run(
+        measure_layer_effects,
+        llm,
+        arch,
+        prompts=cases,
+        mode="future",
+        part="layer",
+        budget=budget,
+        remote=remote,
+        over="prompts",
+        label="depth by difficulty",
+    )
+    effects["max_future_out"] = effects["max_future_out"][..., 0]  # [E, L, 1]
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
     result = {"level": level, "levels": level.unique()}
     for name, key in (("layer_effect", "max_future_layer"), ("output_effect", "max_future_out")):

@@ -74,7 +74,7 @@ def measure_direct_effects(llm, arch, ids, answer):
             for few, tokens in zip(rows.split(n := rows_of_logits(llm, final)), true.split(n), strict=True):
                 of_few = lens(llm, arch, few).log_softmax(-1)
                 log_p.append(of_few.gather(1, tokens.to(of_few.device)[:, None])[:, 0].cpu())
-            skip_head(llm, arch, h)
+            skip_head(llm, arch, h)  # the model's own logits are not needed
     of_answer, *of_parts = torch.cat(log_p).unflatten(0, (-1, len(answer))).split([1] + [2] * len(added))
     direct = of_answer[0] - torch.stack(of_parts)  # [L, 2, A]
     return {"direct_att": direct[:, 0], "direct_mlp": direct[:, 1], "answer_log_prob": of_answer[0]}

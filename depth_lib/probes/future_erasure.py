@@ -7,6 +7,8 @@ The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tes
         future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂
         run the model, but with h_l = u_l at tokens 1..t−1
         past_erasure[l, t] = max over i ≥ t of ‖y[i] − ȳ[i]‖₂
+
+The trace is `erase` in residual_erasure.py: each case here is one of its rows at every l.
 """
 
 from nnsight import TransformersModel
@@ -67,8 +69,8 @@ def measure_future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tic
     [len(layers), T], or [L + 1, T] for all layers (0 for h_L), and their rounding floors.
     """
     n = len(ids)
-    erased = {
+    erased = {  # cases: the erased tokens, the column t, and the positions that are compared
         "future_erasure": [(slice(t, t + 1), t, range(t + 1, n)) for t in range(n - 1)],
         "past_erasure": [(slice(1, t), t, range(t, n)) for t in range(2, n)],
     }
-    return erase(llm, arch, ids, n, erased, layers, baseline_prompts, budget, tick)
+    return erase(llm, arch, ids, erased, layers, baseline_prompts, budget, tick)

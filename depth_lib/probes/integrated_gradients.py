@@ -78,7 +78,7 @@ def integrated_gradients(
     - method: "gradients", or "increments" (forward passes only); by default gradients, and increments on a server
       that returns no gradients
     - max_nodes: the largest number of nodes per block
-    - steps: the number of increments; the error falls as steps⁻². In a mixture of experts, a step may send a token to
+    - steps: the number of increments; their error falls as steps⁻². In a mixture of experts, a step may send a token to
       different experts, so that F jumps. Increments include the jump and gradients do not, so the two may differ by
       more than `error`
 
@@ -87,7 +87,8 @@ def integrated_gradients(
     - igrads [L, T]: attributions
     - completeness [L]: Σ_t igrads − f_difference; 0 for an exact integral
     - f_difference [L]: F(x) − F(b)
-    - error [L]: estimated error of a token, as a share of max |igrads[l]| (not for "riemann")
+    - error [L]: estimated error of a token, as a share of max |igrads[l]| (not for "riemann"). Of increments it is a
+      bound that falls as 1 / steps
     - n_nodes or n_steps [L]: nodes, or steps of increments
     - tokens: T strings
 
@@ -120,11 +121,11 @@ def integrated_gradients(
         if not NO_GRADIENT.search(str(failed)):
             raise
         raise NotReady(NO_GRADIENTS_THERE) from failed
-    _check_gradients(result, tolerance, method)
+    _warn_if_rough(result, tolerance, method)
     return Result("integrated_gradients" if at == "block" else f"{at}_gradients", result | {"tokens": tokens}, llm)
 
 
-def _check_gradients(result, tolerance, method):
+def _warn_if_rough(result, tolerance, method):
     """Warn about blocks whose error is above the tolerance."""
     rough = result.get("error", torch.zeros(1)) > tolerance
     if rough.any():
@@ -134,7 +135,7 @@ def _check_gradients(result, tolerance, method):
             f"the integrated gradients of blocks {blocks} are not known better than "
             f"{100 * result['error'][rough].max():.2g} % of the largest attribution, the worst of them: the answer's "
             f"probability jumps there, or half precision is too coarse; raise {finer}, or compute in float32",
-            stacklevel=4,
+            stacklevel=4,  # the caller of `integrated_gradients`, which `with_origin` wraps
         )
 
 
@@ -151,7 +152,7 @@ def measure_integrated_gradients(
     - answer: the places of the answer's tokens
     - layers: the blocks, ascending
     - at: "block", "attention" or "mlp"
-    - steps: left-end steps; None: as many points as `tolerance` needs, at most max_nodes
+    - steps: left ends of the path, or steps of increments; None: as many points as `tolerance` needs, at most max_nodes
     - budget: tokens per forward pass, or None
     - method: "gradients" or "increments"
     - tick(share): called with the share of work done
@@ -160,13 +161,12 @@ def measure_integrated_gradients(
     error: see `integrated_gradients`.
     """
     results, blocks = [], _read_blocks(llm, arch, ids)
+    h = blocks[0][0][0]
+    n_tokens = budget or tokens_in_pass(llm, arch, h, gradients=method == "gradients")
+    n_rows = max(1, min(n_tokens // len(ids), rows_of_logits(llm, h) // len(answer)))
     for l in layers:
-        path = _path(llm, arch, ids, l, at, *blocks[l])
-        path.answer, with_gradients = answer, method == "gradients"
-        h = path.x[0].to(path.dtype)[None]
-        n_tokens = budget or tokens_in_pass(llm, arch, h[0], with_gradients)
-        path.rows = max(1, min(n_tokens // len(ids), rows_of_logits(llm, h) // len(answer)))
-        if not with_gradients:
+        path = _path(llm, arch, ids, answer, n_rows, l, at, *blocks[l])
+        if method == "increments":
             found = _increments(path, steps)
         elif steps:
             v, f = path.sample(torch.tensor([*(k / steps for k in range(steps)), 1.0], dtype=torch.float64))
@@ -186,22 +186,24 @@ class Path:
     """x [T, d] at b + r (x − b), with r from 0 to 1, where x is a block's output or what a part of it adds.
 
     Block l reads (rest + x) · scale, in `dtype`. If attention's x enters the MLP of its own block (`within`), block
-    l reads `rest`, and its attention adds x.
+    l reads `rest`, and its attention adds x. answer: the places of its tokens; n_rows: points in a pass.
     """
 
-    def __init__(self, llm, arch, ids, l, x, dtype, rest=0.0, scale=1.0, within=False):
-        self.llm, self.arch, self.ids, self.l, self.x, self.dtype = llm, arch, ids, l, x, dtype
-        self.b, self.rest, self.scale, self.within = x.mean(0, keepdim=True), rest, scale, within
+    def __init__(self, llm, arch, ids, answer, n_rows, l, x, dtype, rest=0.0, scale=1.0, within=False):
+        self.llm, self.arch, self.ids, self.answer, self.n_rows = llm, arch, ids, answer, n_rows
+        self.l, self.x, self.b, self.dtype = l, x, x.mean(0, keepdim=True), dtype
+        self.rest, self.scale, self.within = rest, scale, within
 
     def sample(self, r):
         """The slopes Σ_d (x − b) · ∂F/∂x [R, T] and F [R] at points r [R]."""
-        places = r.float()[:, None].expand(-1, len(self.ids)).split(self.rows)
+        places = r.float()[:, None].expand(-1, len(self.ids)).split(self.n_rows)
         slopes, f = zip(*(self._passed(some, with_gradients=True) for some in places), strict=True)
+        # all ranks must decide alike whether to take more points
         return from_rank_0((torch.cat(slopes), torch.cat(f)), is_sharded(self.llm))
 
     def probability(self, places):
         """F [R] where each token is at its own place r of the path, [R, T]."""
-        return torch.cat([self._passed(some, with_gradients=False)[1] for some in places.split(self.rows)])
+        return torch.cat([self._passed(some, with_gradients=False)[1] for some in places.split(self.n_rows)])
 
     def _passed(self, places, with_gradients):
         llm, arch, step, slopes = self.llm, self.arch, self.x - self.b, None
@@ -210,7 +212,7 @@ class Path:
                 x = (self.b + places.to(step.device)[..., None] * step).requires_grad_(with_gradients)
                 h = self.rest.expand_as(x) if self.within else (self.rest + x) * self.scale
                 h = h.to(self.dtype)
-                start_at(llm, arch, self.l, h)
+                start_at(llm, arch, self.l, h)  # l = L skips all blocks: h is the final residual
                 if self.within:
                     _attend(llm.blocks[self.l], arch, x)
                 if self.l < arch.n_layers:
@@ -228,7 +230,8 @@ def _read_blocks(llm, arch, ids):
     blocks = []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            read, h = sent_once(tracer, llm, arch), entering(llm.blocks[0]).clone()
+            read = sent_once(tracer, llm, arch)  # None, unless the model runs in another process
+            h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
                 a, m, after = read_block(block, arch, h, read)
                 blocks.append((h, a, m, after))
@@ -237,15 +240,17 @@ def _read_blocks(llm, arch, ids):
     return blocks
 
 
-def _path(llm, arch, ids, l, at, h, a, m, after):
+def _path(llm, arch, ids, answer, n_rows, l, at, h, a, m, after):
+    """The path of what leaves block l, or of its a or m. h, a, m, after: of block l, from `_read_blocks`."""
+    common = llm, arch, ids, answer, n_rows
     if at == "block":
-        return Path(llm, arch, ids, l + 1, after[0].float(), h.dtype)
+        return Path(*common, l + 1, after[0].float(), h.dtype)
     before = h.to(after.device).float()
     x, others = (a, m) if at == "attention" else (m, a)
     if at == "attention" and not arch.parallel and all(parts(llm.blocks[l], arch).values()):
-        return Path(llm, arch, ids, l, x[0], h.dtype, before[0], within=True)
+        return Path(*common, l, x[0], h.dtype, before[0], within=True)  # the block's own MLP reads a, too
     scale = float(rescaling(before + a + m, after.float())) if arch.rescales else 1.0
-    return Path(llm, arch, ids, l + 1, x[0], h.dtype, (before + others)[0], scale)
+    return Path(*common, l + 1, x[0], h.dtype, (before + others)[0], scale)
 
 
 def _attend(block, arch, x):
@@ -270,7 +275,7 @@ def _increments(path, steps):
     """The change of F when token t alone takes each of K steps, summed over the steps.
 
     Each step is measured from where all tokens are before it, and to where they are after it; the mean of both
-    converges as K⁻². The error is half of their difference, for the worst token.
+    converges as K⁻². `error` is half of their difference, for the worst token: a bound, which falls as 1 / K.
     """
     n, r = len(path.ids), torch.arange(steps + 1, dtype=torch.float32)[:, None, None] / steps
     alone, where = torch.eye(n, dtype=torch.bool), r.expand(-1, n, n)

@@ -5,8 +5,11 @@ The obvious loop, with c_l = h_{l+1} − h_l and y the output of the clean run (
     for each block s and position t:
         h̄_{s+1} = h_{s+1}, but at tokens 1..t−1 what leaves block s without the part: h_s, if it is the whole block
         for l in s + 1..L − 1:  h̄_{l+1} = block l of h̄_l
-        effect[s, l] = max over tokens i ≥ t of ‖c_l[i] − c̄_l[i]‖ / max(‖c_l[i]‖, 1e-6)
-        output[s]    = max over tokens i ≥ t of ‖y[i] − ȳ[i]‖₂
+        for l in s..L − 1, with c̄_l = h̄_{l+1} − h̄_l and h̄_s = h_s:
+            effect[s, l] = max over tokens i ≥ t of ‖c_l[i] − c̄_l[i]‖ / max(‖c_l[i]‖, 1e-6)
+        output[s] = max over tokens i ≥ t of ‖y[i] − ȳ[i]‖₂
+
+In mode "future" effect[s, s] = 0. In the other modes every token is measured, and it is 1 for a whole block.
 """
 
 import torch
@@ -68,6 +71,7 @@ def layer_effects(
     cases, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     how = {"remote": remote, "over": "prompts", "label": f"{part} effects, {mode}", "numbers": numbers}
     effects = run(measure_layer_effects, llm, arch, cases, mode, part, budget, **how)
+    # over prompts: maxima of max_<key>, means of <mode>_kl
     return Result("layer_effects" if part == "layer" else f"{part}_effects", over_prompts(effects), llm)
 
 
@@ -137,7 +141,7 @@ def _without(llm, arch, ids, part):
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids, batch=2), use_cache=False):
             for l, block in enumerate(llm.blocks):
-                h = entering(block)[:1].repeat(2, 1, 1)
+                h = entering(block)[:1].repeat(2, 1, 1)  # row 0: clean; row 1: without the part in this block alone
                 enter(llm, arch, l, h)
                 silence(block, arch, h.shape, part, [(1, slice(None))])
                 after = leaving(block)

@@ -6,7 +6,7 @@ The obvious loop, with y the model's own output, softmax(lens(h_L)) (tests/oracl
         p_l = softmax(lens(h_l))
         res_kl_divs = KL(p_l ‖ y) = Σ p_l (log p_l − log y)      res_overlaps = |top5(p_l) ∩ top5(y)| / 5
         rank = 1 + how many p_l exceed that of y's top token     res_entropy = H(p_l) = −Σ p_l log p_l
-        res_jsd = H((p_l + y) / 2) − (H(p_l) + H(y)) / 2
+        res_jsd = (H((p_l + y) / 2) − (H(p_l) + H(y)) / 2) / ln 2
 
 Here all l of a few tokens are unembedded in one product, as large as is fast. Each token's logits are then compared
 with its y a few rows at a time, while these are in the cache. Nothing of the size [L, T, V] is ever held.
@@ -29,7 +29,7 @@ from ..residual.residual_stream import inputs
 from ..residual.stream import read_residuals
 from ..residual.unembedding import lens as unembed
 from ..residual.unembedding import translated
-from ..results.means import token_means
+from ..results.means import no_loss_of_one_token, token_means
 from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
@@ -81,8 +81,8 @@ def logit_lens(
     - `settling`: for each prompt [T_p], the first l at which each token's divergence is at most 1/2 bit, or L if none.
       See `deep_thinking_ratio`.
     - `<key>_sums` [P, L], `n_tokens` [P]: sums over each prompt's measured tokens, and their number.
-    - `loss`, `shuffled_loss` [P]: nats per token of the prompt, and the same with the tokens shuffled; only if all
-      positions of the prompts are measured.
+    - `loss`, `shuffled_loss` [P]: nats per token of the prompt, and the same with the tokens shuffled; NaN for a
+      prompt of one token. Only if all positions of the prompts are measured.
     - `generated`: the generated texts; only with generate.
     - `jsd`: for each prompt [T_p, L], float16; `tokens`: the token after each measured one. Only with per_token.
 
@@ -114,6 +114,7 @@ def logit_lens(
     settings, translation = greedy_settings(llm) if generate else None, translators(llm, lens, remote)
     how = {"remote": remote, "over": "prompts"}
     result = run(measure_logit_lens, llm, arch, measured, generate, all_measures, settings, translation, whole, **how)
+    no_loss_of_one_token(result, [ids for ids, _ in measured])
     generated, jsd = result.pop("generated"), result.pop("jsd")
     found = token_means(result)
     if all_measures:
@@ -160,7 +161,7 @@ def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, settin
 
     - `<key>_sums` [P, L] of KEYS, and `n_tokens` [P]
     - `generated`: token ids of each prompt
-    - `jsd`: [T_p, L] of each prompt, bits
+    - `jsd`: [T_p, L] of each prompt, bits; None without all measures
     - `loss`, `shuffled_loss` [P]: the mean −log y of the next token, nats, and the same for the shuffled tokens
     """
     generated = [continuation(llm, arch, ids, generate, settings) if generate else [] for ids, _ in prompts]
@@ -180,6 +181,7 @@ def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, settin
 def _of_prompt(llm, arch, ids, first, all_measures, translation):
     """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L], both losses [2], and `jsd` [T, L]."""
     following = torch.tensor(ids[1:], dtype=torch.long)
+    # share[v]: of the next tokens, those that are v
     share = torch.bincount(following, minlength=1).to(torch.float32) / max(len(following), 1)
     sums, jsd, log_y = 0, [], torch.zeros(2, dtype=torch.float32)
     with torch.no_grad():
@@ -192,11 +194,12 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
                 for few in logits.split(max(1, logits_in_cache(logits) // logits[0].numel())):
                     found = distances(few, all_measures)
                     sums += found.sum(1)
-                    jsd.append(found[KEYS.index("res_jsd") if all_measures else 0].cpu())
+                    if all_measures:
+                        jsd.append(found[KEYS.index("res_jsd")].cpu())
                 own = distribution(logits[: len(following) - start, -1])[1].cpu()
                 log_y[0] += own.gather(1, following[start : start + len(own), None]).sum()
                 log_y[1] += (own[:, : len(share)] @ share).sum()
-            sums, jsd = sums.cpu(), torch.cat(jsd)
+            sums, jsd = sums.cpu(), torch.cat(jsd) if jsd else None
     return sums, -log_y / max(len(following), 1), jsd
 
 
@@ -209,7 +212,7 @@ def distances(logits, all_measures=True):
     found = torch.cat([_between(distribution(few), of_model, all_measures) for few in of_layers], dim=2)
     if not all_measures:
         return found
-    settled = found[KEYS.index("res_jsd")].cummin(1).values <= 0.5
+    settled = found[KEYS.index("res_jsd")].cummin(1).values <= 0.5  # at this block or an earlier one
     return torch.cat([found, settled[None].float()])
 
 

@@ -73,7 +73,7 @@ def relative_contribution(
     arch, measured = verified_arch(llm), measured_tokens(llm, prompts, answers, at)
     sums = run(measure_relative_contribution, llm, arch, measured, remote=remote, over="prompts", label="contribution")
     n_first = int(sums["n_tokens"][0])
-    result = {"first_change": sums.pop("change")[:n_first].T}
+    result = {"first_change": sums.pop("change")[:n_first].T}  # several jobs' `change` lie one after another
     for key in [key for key in sums if key.endswith("_by_prompt")]:
         result[key.removesuffix("_by_prompt")] = sums.pop(key).amax(0)
     result = token_means(sums) | result | {"chance_cos": torch.tensor([arch.width**-0.5], dtype=torch.float32)}
@@ -104,7 +104,8 @@ def _of_prompt(llm, arch, ids, first):
     residuals, measures = [], []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            read, h = sent_once(tracer, llm, arch), entering(llm.blocks[0]).clone()
+            read = sent_once(tracer, llm, arch)  # None, unless the model runs in another process
+            h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
                 residuals.append(h[0, first:])
                 a, m, after = read_block(block, arch, h, read)

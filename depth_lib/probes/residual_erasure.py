@@ -55,7 +55,8 @@ def residual_erasure(
 
     Raises ValueError if the answer has no token of its own, or nothing precedes it.
     Source: Csordás et al. 2025, Figure 6.
-    Cost: a forward pass per baseline prompt, and about T L / 4 passes of the question.
+    Cost: a forward pass per baseline prompt, and about T L / 2 of question and answer. In half precision also an
+    unmodified row per call of a block, and up to 24 passes for the floor.
     """
     arch, (ids, positions, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
     result = run_erasure(measure_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, answer=positions)
@@ -64,6 +65,7 @@ def residual_erasure(
 
 
 def run_erasure(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
+    """The results of an erasure probe at every layer."""
     texts = texts_of(baseline_prompts)
     if not texts:
         raise ValueError("there are no baseline_prompts for the mean; load some with dl.load_prompts(...).")
@@ -85,30 +87,29 @@ def measure_residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, b
     Returns erasure_effect [len(layers), T], or [L + 1, T] for all layers; 0 after the last predicting position. If
     rounding shows, also erasure_effect_rounding_floor [len(layers)], the same number for each l.
     """
-    end = len(ids)
     erased = [(slice(t, t + 1), t, tuple(i - 1 for i in answer if i > t)) for t in range(answer[-1])]
-    return erase(llm, arch, ids, end, {"erasure_effect": erased}, layers, baseline_prompts, budget, tick)
+    return erase(llm, arch, ids, {"erasure_effect": erased}, layers, baseline_prompts, budget, tick)
 
 
-def erase(llm, arch, ids, end, erased, layers, baseline_prompts, budget, tick):
+def erase(llm, arch, ids, erased, layers, baseline_prompts, budget, tick):
     """Each effect [len(layers), T] of {name: [(erased tokens, column t, positions that are compared)]}."""
     at = [*layers, arch.n_layers] if layers[-1] == arch.n_layers - 1 else [*layers]  # h_L goes with the last block
     u = _means(llm, arch, baseline_prompts)
     effects = {name: torch.zeros(len(at), len(ids), dtype=torch.float32) for name in erased}
 
     def row(l, tokens, read):
-        def erase(h, before):
+        def edit(h, before):
             h[tokens] = u[l].to(h)
 
-        return Row(l, range(l, arch.n_layers), read, erase)
+        return Row(l, range(l, arch.n_layers), read, edit)
 
-    def erase_one(k, h):  # of eight tokens, all over the prompt, for what rounding does once something is erased
+    def erase_one(k, h):  # for `rounding_floor`, the k-th of eight tokens all over the prompt: changed runs round more
         h[k * len(h) // 8] = u[0].to(h)
 
     cases = [(name, k, *case) for name in erased for case in erased[name] for k in range(len(at))]
     with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids[:end]), use_cache=False):
-            stream = Stream(llm, arch, ids[:end], budget)
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
+            stream = Stream(llm, arch, ids, budget)
             changes = output_changes(stream, [row(at[k], tokens, read) for _, k, tokens, _, read in cases], tick=tick)
             floors = rounding_floor(stream, change=erase_one)
     for (name, k, _, t, _), change in zip(cases, changes, strict=True):

@@ -64,8 +64,8 @@ class Row:
     """A changed run: `edit(h, before)` changes a copy of the clean h [T, d], and `blocks` run on it, in this order.
 
     h enters block `start`, or leaves the last one if start = L. before: the clean input of the block before. read:
-    the positions that are compared. While it runs, `x` is its current residual stream, and `moved` the largest
-    relative change of each block's contribution, {l: number}.
+    the positions that are compared; a range to the last one, if `run` is to compare contributions. While it runs, `x`
+    is its current residual stream, and `moved` the largest relative change of each block's contribution, {l: number}.
     """
 
     def __init__(self, start, blocks, read, edit=None):
@@ -99,10 +99,10 @@ def run(stream, rows, updates=False):
         some = [row for row in running if row.blocks[0] == l]
         x = torch.stack([row.x.to(some[0].x.device) for row in some])  # a block that is skipped may lie elsewhere
         after = stream.block(l, x)
-        for row, row.x in zip(some, after, strict=True):
-            row.blocks = row.blocks[1:]
+        for row, x_after in zip(some, after, strict=True):
+            row.x, row.blocks = x_after, row.blocks[1:]
         if clean in some:
-            h[l + 1] = clean.x
+            h[l + 1] = clean.x.clone()  # a view would keep the whole batch until the end
         if updates:
             _compare(some, h, l, x, after)
         running = [row for row in running if row.blocks]
@@ -114,7 +114,7 @@ def _compare(rows, h, l, x, after):
     change = relative_change(contribution(x, after), contribution(h[l], h[l + 1]))
     for row, of_row in zip(rows, change, strict=True):
         if row.read:
-            row.moved[l] = of_row[row.read[0] :].max().to(h[-1].device)
+            row.moved[l] = of_row[row.read[0] :].max().to(h[-1].device)  # `read` goes to the last token
 
 
 def contribution(x, after):

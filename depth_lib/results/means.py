@@ -24,6 +24,12 @@ def token_means(sums: dict) -> dict:
     return {**means, **sums}
 
 
+def no_loss_of_one_token(found: dict, prompts: list[list[int]]) -> None:
+    """Make losses [P, …] NaN for prompts of one token, which nothing predicts, so that no mean counts them."""
+    for key in found.keys() & {"loss", "shuffled_loss"}:
+        found[key][[len(ids) == 1 for ids in prompts]] = math.nan
+
+
 def over_prompts(effects: dict) -> dict:
     """Maxima and means over the prompts that have a value, beside the values of each."""
     result = {key: value.amax(0) if key.startswith("max_") else value.nanmean(0) for key, value in effects.items()}

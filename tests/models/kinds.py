@@ -259,6 +259,7 @@ def state(kind):
                 lambda: dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0),
             )
             if not known(llm).found.can_skip_blocks:
+                dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)])  # of the model as it is
                 for change in (*changing, lambda: dl.layer_effects(llm, [TEXT]), lambda: dl.block_orders(llm, [TEXT])):
                     with pytest.raises(ValueError, match="read more of earlier blocks than the residual stream"):
                         change()

@@ -50,5 +50,5 @@ def ids_of(llm, texts):
 def compare_in_batch(patch, whether=True):
     """Every probe compares an intervention with a clean row of its own batch, or none does."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("depth_lib.probes.") and hasattr(module, "compares_in_batch"):
+        if name.startswith("depth_lib.") and hasattr(module, "compares_in_batch"):
             patch.setattr(module, "compares_in_batch", lambda llm, h: whether)

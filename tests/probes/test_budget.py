@@ -1,11 +1,13 @@
 """No pass is larger than its budget, and no number depends on it."""
 
+import sys
 from functools import partial
 
 import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.residual import stream
 from depth_lib.residual.budget import bytes_of_a_token
 from tests.families import HEADS, MLP, D, L, build
 from tests.marks import slow
@@ -64,6 +66,27 @@ def test_scores_of_eager_attention_and_the_activations_of_all_blocks_count():
         llm.config.get_text_config()._attn_implementation = attention
         assert bytes_of_a_token(llm, h, gradients=False) == n_bytes
         assert bytes_of_a_token(llm, h, gradients=True) == L * n_bytes
+
+
+def test_gradients_ask_for_passes_of_the_whole_text(monkeypatch):
+    """Whose length is that of eager attention's scores."""
+    asked, probe = [], sys.modules[dl.integrated_gradients.__module__]
+    count = probe.tokens_in_pass
+    monkeypatch.setattr(probe, "tokens_in_pass", lambda *args, **named: asked.append(args[2]) or count(*args, **named))
+    dl.integrated_gradients(loaded(build("llama")), **PAIR, quadrature=1.0)
+    assert [h.shape for h in asked] == [(13, D)]
+
+
+def test_of_a_batch_only_the_clean_row_is_kept_until_its_end(monkeypatch):
+    kept, compare = [], stream._compare
+
+    def watched(rows, h, l, x, after):
+        kept.append(sum(x.untyped_storage().nbytes() for x in h) / sum(x.nbytes for x in h))
+        return compare(rows, h, l, x, after)
+
+    monkeypatch.setattr(stream, "_compare", watched)
+    dl.layer_effects(loaded(build("llama").bfloat16()), [TEXT])
+    assert kept and max(kept) == 1
 
 
 def test_a_pass_of_which_no_block_runs_is_no_error_where_the_model_reshapes_to_its_input():
