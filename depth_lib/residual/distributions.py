@@ -51,7 +51,7 @@ def damage(clean, changed, next_tokens):
     of_top, of_next = (log_y_bar.gather(2, k.expand(len(log_y_bar), -1, 1))[..., 0] for k in (top, following))
     rise = (log_y.gather(2, following)[..., 0] - of_next) * (next_tokens >= 0)
     top_changes = (of_top < log_y_bar.amax(-1)).float()
-    return torch.cat([distance(clean, changed), torch.stack([((log_y - log_y_bar) * y).sum(-1), rise, top_changes])])
+    return torch.cat([distance(clean, changed), torch.stack([(log_y - log_y_bar).mul_(y).sum(-1), rise, top_changes])])
 
 
 def probability(log_p):
