@@ -188,7 +188,7 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
     if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or not shape[0]:
         raise ValueError(f"{name} needs curves with one value per layer, all of the same length.")
     if result is given and (reason := rule.no_signal(result)):
-        warnings.warn(f"no effective depth: {reason}", stacklevel=3)
+        warnings.warn(reason, stacklevel=3)
         return None
     if np.isnan(rule.curve(result)).all():
         return None  # of a model whose attention and MLP cannot be told apart

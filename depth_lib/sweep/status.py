@@ -55,7 +55,7 @@ def _lacking(run: Run) -> list[str]:
 
 
 def _notes(run: Run) -> Iterator[str]:
-    """Notes on a run: other settings, running, failed or interrupted, and jobs on a server."""
+    """Notes on a run: different settings, running, failed or interrupted, and jobs on a server."""
     try:
         yield from (f"different settings: {line}" for line in run.other_settings(*run.params.PROBES))
     except ValueError as error:  # of texts or a checkpoint that are gone
