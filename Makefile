@@ -26,7 +26,7 @@ FLAGS = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) \
 .PHONY: demo real sweep table pictures status train experiment test test-slow oracles test-oracles ndif test-ndif bench bench-counts docs lint pyright types clean help
 
 demo: ## three toy models on three embedded datasets: results, table and figures in outputs/demo
-real: ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
+real: ## a language model of 135M parameters (a 93 MB download) on three datasets, with its table in outputs/real
 sweep: ## run what is missing, and make the table; REPLACE=1 moves results of other settings aside; -j N side by side, -k past failures
 table: ## the table and figures of what is in OUT
 status: ## what is done or missing in OUT, and what runs or failed

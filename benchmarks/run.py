@@ -42,8 +42,8 @@ def measure(llm, workload, device, n_layers=None, rounds=3):
         "× by hand": seconds["by hand"] / seconds["ours"],
         "× literal": seconds["literal"] / seconds["ours"],
         "ours / unavoidable": seconds["ours"] / seconds["floor"],
-        "difference to by hand": largest_difference(results["ours"], results["by hand"], some),
-        "difference to literal": largest_difference(results["ours"], results["literal"], some),
+        "difference from by hand": largest_difference(results["ours"], results["by hand"], some),
+        "difference from literal": largest_difference(results["ours"], results["literal"], some),
     }
 
 

@@ -33,8 +33,8 @@ def test_both_rivals_equal_the_package_and_the_table_is_written_into_a_page(tmp_
     rows = pd.read_csv(StringIO(table.partition("\n\n")[2]), sep="|", skipinitialspace=True, skiprows=[1])
     rows = rows.rename(columns=str.strip).set_index("probe")
     closest = [0.01 if name.startswith("integrated") else 1e-5 for name in rows.index]  # other nodes
-    assert len(rows) == 5 and (rows["difference to by hand"] <= closest).all()
-    assert (rows["difference to literal"] <= closest).all() and (rows["ours / unavoidable"] > 0).all()
+    assert len(rows) == 5 and (rows["difference from by hand"] <= closest).all()
+    assert (rows["difference from literal"] <= closest).all() and (rows["ours / unavoidable"] > 0).all()
     docs = tmp_path / "speed.md"
     docs.write_text("before\n<!-- measured -->\nold\n<!-- end -->\nafter\n")
     write_docs(docs, table)

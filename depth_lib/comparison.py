@@ -122,8 +122,8 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     - plot(): draws the curves together
     - save(folder): writes both
 
-    If both models read the same prompts, the interval of the difference is computed by leaving one prompt at a time
-    out of both.
+    If both models read the same prompts, the interval of the difference is computed by leaving out one prompt at a
+    time, the same one for both.
 
     Raises ValueError for fewer than two, models without prompts, or nothing in common, and MissingArtifact for a
     folder without results.

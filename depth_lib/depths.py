@@ -42,7 +42,7 @@ def effective_depths(
     - ratio, ratio_low, ratio_high: (layer + 1) / L
     - note: why something is missing
 
-    Raises ValueError for a result that no rule reads, a model without prompts, or a control of a result.
+    Raises ValueError for a result that no rule applies to, a model without prompts, or control with a result.
     Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
     Cost: none for a result; for a model two forward passes per prompt, and as many for its control.
     """
@@ -53,7 +53,7 @@ def effective_depths(
         return found[""] if [*found] == [""] else pd.concat(found, names=["model"])
     if not isinstance(of, TransformersModel):
         raise ValueError(
-            'give a result, several by name ({"base": a, "tuned": b}), or a model of dl.load_model with its prompts.'
+            'give a result, several by name ({"base": a, "tuned": b}), or a model from dl.load_model with its prompts.'
         )
     prompts = [prompts] if isinstance(prompts, str) else list(() if prompts is None else prompts)
     if not prompts:

@@ -85,15 +85,16 @@ def linear_maps(
 
 
 def stretch(result: Mapping) -> Estimate:
-    """The slope of the best source layer over the target layer, each as a share of its model's depth.
+    """The slope of the best source layer against the target layer, each as a share of its model's depth.
 
     >>> llm = dl.load_model("toy-4l")
     >>> texts = [text for name in ("gsm8k", "hellaswag") for text in dl.load_prompts(name, 12, source="embedded")]
     >>> print(dl.stretch(dl.linear_maps(llm, llm, texts)))
     1.00 [1.00, 1.00]
 
-    1: the target is stretched. N / M: its first M layers are the source's, and the others come after them.
-    The line is least squares through the origin. The interval is computed by leaving out one held-out text at a time.
+    1: the target is stretched. Above 1 (1.31 for M = 4, N = 8): its first M layers are the source's, and the others
+    follow. The line is fitted by least squares through the origin. The interval is computed by leaving out one held-out
+    text at a time.
     - result: from `linear_maps`
 
     Raises NoInterval for fewer than 3 held-out texts.

@@ -70,14 +70,14 @@ def paper(
 
     - figure: a number of Csordás et al. 2025, "2a" to "8" and "15" to "17b"; or of Hu et al. 2025, "hu6", "hu7" or
       a name such as "gsm8k_hellaswag_logit_lens_kl"
-    - of: a model, which is measured; a result (for "8" always one of `linear_maps`); or a folder (for Hu et al.
-      always)
-    - prompts: list of strings for a model; by default ten GSM8K problems, of which those that are too long for the
-      model are left out, with a warning
+    - of: a model, which is measured; a result (from `linear_maps` for "8"); or a folder (required for the figures of Hu
+      et al.)
+    - prompts: list of strings for a model; by default ten GSM8K problems; those too long for the model are left out,
+      with a warning
 
-    A dashed line is the depth that Hu et al. publish for the panel's model and data set. If a figure shows effects on
-    future tokens and a result has only those on all tokens (or the reverse), the figure shows those, and its title says
-    so.
+    A dashed line is the depth that Hu et al. publish for the panel's model and data set. If a figure shows
+    effects on future tokens but the result has only those on all tokens, or the reverse, the result's own effects are
+    drawn. The title then says so.
 
     Raises ValueError for an unknown figure or a result of a different probe, and MissingArtifact for a folder
     without its results.
@@ -88,7 +88,7 @@ def paper(
         raise ValueError(f"Figure {figure} is not drawn: {NOT_DRAWN[figure]}.")
     if figure not in FIGURES | HU:
         names = [name for name in FIGURES if name.startswith(figure)] or [*FIGURES, *HU]
-        raise ValueError(f"no figure is called {figure!r}; there are {', '.join(names)}")
+        raise ValueError(f"no figure is called {figure!r}; use one of {', '.join(names)}")
     name, which, *datasets = *(FIGURES | HU)[figure], *[""] * (figure in FIGURES)
     kind = KINDS[name]
     if isinstance(of, str | Path) and Path(of).is_dir():

@@ -73,7 +73,9 @@ class Params(BaseModel):
         "none", description="weights in 8bit or 4bit (bitsandbytes), or none"
     )
     DEVICE_MAP: str | None = Field(None, description='"auto" spreads the blocks over all GPUs; "cuda:0" names one')
-    PASSES: int = Field(1, ge=1, description="how often the blocks run; each pass has its own layers in the results")
+    PASSES: int = Field(
+        1, ge=1, description="how many times the blocks run; each pass has its own layers in the results"
+    )
     LENS: str | None = Field(None, description="file of a lens; the logit lens is then also computed with it")
     CONTROL: bool = Field(False, description="measure the same architecture with random weights too")
     REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], BeforeValidator(_no_number)] = Field(

@@ -71,7 +71,7 @@ class Pruned:
 def prune(
     llm: TransformersModel, prompts: list[str], at_most: float = AT_MOST, choices: Sequence[Choice] = ()
 ) -> Pruned:
-    """Remove as many consecutive blocks as cost at most `at_most` nats per token.
+    """Remove as many consecutive blocks as possible at a cost of at most `at_most` nats per token.
 
     >>> llm = dl.load_model("toy-8l")
     >>> pruned = dl.prune(llm, dl.load_prompts("gsm8k", 3, source="embedded"), at_most=0.5)

@@ -204,7 +204,7 @@ class Run:
 
     @property
     def lacking(self) -> list[str]:
-        """The names of the results that are asked for and are not done."""
+        """The names of the requested results that are not done."""
         return [name for name, (probe, changed) in self.asked.items() if not self.is_done(probe, **changed)]
 
     def path(self, probe: str, **changed: object) -> Path:

@@ -27,7 +27,7 @@ METRICS = ("cosine", "kl", "overlap")
 
 
 class DepthLog:
-    """The effective depths of a model on the same prompts, step after step.
+    """The effective depths of a model on the same prompts, over training steps.
 
     - prompts: list of strings
     - tokenizer: the model's

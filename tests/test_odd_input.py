@@ -103,7 +103,7 @@ WRONG_KIND = {
     "no cost": (lambda llm: dl.removable({}, at_most=float("nan")), "at_most is nan; give nats per token"),
     "a depth": (lambda llm: dl.ratio({}, 4), "ed is a dict; give a layer"),
     "maps": (lambda llm: dl.stretch({}), "stretch needs what dl.linear_maps"),
-    "accuracy": (lambda llm: dl.accuracy([1, 2]), "give a result of choice_accuracy"),
+    "accuracy": (lambda llm: dl.accuracy([1, 2]), "give a result from choice_accuracy"),
     "a file": (lambda llm: dl.load_artifact(None), "a NoneType is not the path of a result; give that of its .pt"),
     "a study": (lambda llm: dl.load_results(None), "a NoneType is no folder of results; give its path"),
     "a folder": (lambda llm: dl.save_model(llm, None), "folder is None; give the path of a folder"),

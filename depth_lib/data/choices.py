@@ -29,7 +29,7 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
     ' puts the cookies on a tray and opens the oven.'
 
     - dataset: one whose rows have the fields ctx, endings and label
-    - n_examples: how many; fewer, with a warning, if there are not as many
+    - n_examples: how many; if there are fewer, all are used, with a warning
     - source: as for `load_prompts`
 
     Returns a list of Choice(context, endings, label).

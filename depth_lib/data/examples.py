@@ -37,9 +37,9 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
 
     - dataset: "mquake" (level: hops, 2 to 4), "math" (1 to 5), "sums" (terms, 2 to 6, drawn), or a file
       params/datasets/<name>.yaml with LEVEL
-    - n_per_level: how many of each level; fewer, with a warning, if there are not as many
+    - n_per_level: how many of each level; if there are fewer, all are used, with a warning
     - source: as for `load_prompts`
-    - seed: of the shuffle, and of sums
+    - seed: for shuffling, and for drawing sums
 
     Returns a list of Example(level, question, answer, within).
 

@@ -41,8 +41,8 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
     - kind: "removals" (without a stretch of n blocks), "repeats" (a stretch twice), "reversals" (a stretch of two or
       more, last block first) or "swaps" (two neighbours exchanged)
     - n_layers: L
-    - sizes: the numbers n of blocks in a stretch: a list, "doubling" (1, 2, 4 … up to half of them) or "all"; of no
-      effect on swaps
+    - sizes: the numbers n of blocks in a stretch: a list, "doubling" (1, 2, 4 … up to half of them) or "all"; ignored
+      for swaps
 
     Returns a list of orders: one for every start and every n.
 

@@ -45,7 +45,7 @@ def load_prompts(
     - tokenizer: counts tokens of aime24's prompts; those over 400 tokens are left out (default: the papers', from the
       Hub).
     - part: "all", the question with its answer, as in the papers; "question"; or "answer".
-    - llm: leave out prompts that are longer than this model's positions, with a warning.
+    - llm: leave out prompts with more tokens than this model has positions, with a warning.
     - column: the column of the file that has the prompts.
 
     Raises PromptError: unknown dataset or source, Hub unreachable, no rows, a row that does not fit.

@@ -38,7 +38,8 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
 
     - before, after: from `choice_accuracy`, on the same choices
 
-    The interval is Wald's with half a question added to each of the four cells.
+    The interval is Wald's, with half a question added to each cell of the 2 × 2 table (right or wrong, before and
+    after).
 
     Raises ValueError for different numbers of choices, or several orders.
     Source: Agresti and Min 2005, Statistics in Medicine 24.
@@ -54,5 +55,5 @@ def _right(result):
     """Whether each choice was answered rightly [C]."""
     correct = as_array(result.get("correct", [])) if isinstance(result, Mapping) else np.empty(0)
     if correct.ndim != 1 or not len(correct):
-        raise ValueError("give a result of choice_accuracy for one order of blocks, with at least one choice.")
+        raise ValueError("give a result from choice_accuracy for one order of blocks, with at least one choice.")
     return correct == 1

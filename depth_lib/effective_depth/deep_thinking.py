@@ -41,17 +41,17 @@ def deep_thinking_ratio(
 
     Raises ValueError for a result without settling layers, for g without `jsd`, or if `correct` has the wrong length.
     `dl.plot("late_tokens", result | {"correct": correct})` draws it.
-    Source: Chen et al. 2026 (arXiv 2602.13517). Cost: none, it reads the result.
+    Source: Chen et al. 2026 (arXiv 2602.13517). Cost: no forward pass.
     """
     if "settling" not in result:
-        raise ValueError("the result has no settling layers; give one of dl.logit_lens(llm, prompts, generate=64)")
+        raise ValueError("the result has no settling layers; give one from dl.logit_lens(llm, prompts, generate=64)")
     if not 0 < rho <= 1:
         raise ValueError(f"rho is {rho}; give a share of the layers, such as {LATE}")
     n_layers, settling = len(result["res_settled"]), [as_array(layers) for layers in result["settling"]]
     if g != SETTLED:
         if "jsd" not in result:
             raise ValueError(
-                f"g={g} needs the divergence of each token; give a result of logit_lens(…, per_token=True)"
+                f"g={g} needs the divergence of each token; give a result from logit_lens(…, per_token=True)"
             )
         least = (np.minimum.accumulate(as_array(jsd).astype(float), axis=1) for jsd in result["jsd"])
         settling = [(of_response > g).sum(1) for of_response in least]

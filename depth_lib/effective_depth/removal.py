@@ -39,7 +39,7 @@ class Removable:
 
 
 def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
-    """The largest number of consecutive blocks that can be removed for a rise of the loss of at most `at_most`.
+    """The largest number of consecutive blocks whose removal raises the loss by at most `at_most`.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.removable(dl.block_removal(llm, prompts, sizes=[1, 2]), at_most=9).n

@@ -183,7 +183,7 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
     rule = RULES[name]
     result = given if isinstance(given, Mapping) else dict(zip(rule.keys, curves, strict=True))
     if not rule.reads(result):
-        raise ValueError(f"{name} needs {', '.join(rule.keys)}; give these, or a result of {rule.probe}.")
+        raise ValueError(f"{name} needs {', '.join(rule.keys)}, or a result from {rule.probe}.")
     shapes = {as_array(result[key]).shape for key in rule.keys}
     if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or not shape[0]:
         raise ValueError(f"{name} needs curves with one value per layer, all of the same length.")

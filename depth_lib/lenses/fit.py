@@ -50,7 +50,7 @@ def fit_lens(
 
     "jacobian": A_l is the mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, and b = 0. V leaves
     out the first 16 tokens and the last. "ridge": A_l, b_l minimise Σ ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l −
-    1‖² over all tokens but the first. λ is the one that is best on every tenth text.
+    1‖² over all tokens but the first. λ is chosen on every tenth text.
 
     - llm: from `load_model`, in float32
     - texts: list of strings; the first 128 tokens of each are used, and texts under 18 tokens (ridge: 2) are left
@@ -72,7 +72,8 @@ def fit_lens(
     lens on a server that returns no gradients.
     Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); ridge: Belrose et al. 2023 (arXiv
     2303.08112).
-    Cost: per text one forward pass, and for jacobian d backward passes. Memory: 20 L d² bytes, ridge 32 L d² bytes.
+    Cost: one forward pass per text, and for jacobian d backward passes more. Memory: 20 L d² bytes, ridge 32 L d²
+    bytes.
     """
     if problem := not_among(("jacobian", "ridge"), "kind", kind):
         raise LensError(problem)

@@ -25,14 +25,14 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     base = getattr(model, "get_base_model", lambda: model)()
     if not isinstance(base, PreTrainedModel):
         raise ModelError(
-            f"a {type(model).__name__} is not a transformers model; give one of AutoModelForCausalLM, or a name."
+            f"a {type(model).__name__} is not a transformers model; load one with AutoModelForCausalLM, or give a name."
         )
     if any(callable(getattr(part, "weight", None)) for part in base.modules()):  # torch packs them
         raise ModelError("the model is quantised by quantize_dynamic and holds no weights; give it before that.")
     if base.config.is_encoder_decoder:
         raise ModelError(f"a {type(base).__name__} is an encoder-decoder; give a decoder-only language model.")
     if base.get_output_embeddings() is None:
-        raise ModelError(f"a {type(base).__name__} has no head that gives logits; give one of AutoModelForCausalLM.")
+        raise ModelError(f"a {type(base).__name__} has no head that gives logits; load one with AutoModelForCausalLM.")
     model.eval()
     if base is model:
         return base

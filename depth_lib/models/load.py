@@ -89,7 +89,7 @@ def load_model(
     - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call here
     - revision: branch, tag or commit on the Hub
     - dtype: a torch dtype or its name; by default float32 for toys and GGUF files, else the checkpoint's
-    - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: none
+    - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: no quantization
     - device_map: as in transformers; None: the first GPU, or the CPU
     - tensor_parallel: the number of GPUs that share each layer, in as many processes started by `torchrun`
 

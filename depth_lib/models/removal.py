@@ -65,8 +65,8 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
     s, n = whole([s, n])
     if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
         which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
-        why = "one must remain" if (s, n) == (0, n_layers) else f"it has blocks 0..{n_layers - 1}"
-        raise ValueError(f"{which} cannot be removed from a model of {n_layers} blocks: {why}.")
+        can = f"choose from blocks 0..{n_layers - 1}, at least one to remove and one to keep"
+        raise ValueError(f"{which} cannot be removed from a model of {n_layers} blocks: {can}.")
     return [*range(s), *range(s + n, n_layers)]
 
 

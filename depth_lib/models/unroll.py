@@ -26,7 +26,7 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     Layer p B + l of the copy is block l in pass p; there are B P layers.
 
     - model: a transformers model in memory: any decoder that is one stack of blocks, or Ouro
-    - passes: how often the stack runs; Ouro's own number by default
+    - passes: how many times the stack runs; Ouro's own number by default
     - norm_between: apply the final norm after each pass, as part of its last block; by default True for Ouro alone
 
     Returns a transformers model for `dl.load_model(unrolled, tokenizer)`. It runs without a cache and cannot be saved.
@@ -39,7 +39,7 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     """
     if not isinstance(model, PreTrainedModel):
         raise ModelError(
-            f"dl.unroll takes a transformers model, not a {type(model).__name__}; for a model of dl.load_model, "
+            f"dl.unroll takes a transformers model, not a {type(model).__name__}; for a model from dl.load_model, "
             "give llm._module."
         )
     loop = next((name for name in _OWN_LOOPS if hasattr(model.config, name)), "")

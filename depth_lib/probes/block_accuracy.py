@@ -37,7 +37,7 @@ def block_accuracy(
     torch.Size([4])
 
     - llm: from `load_model`.
-    - choices: as for `choice_accuracy`; acc_norm decides.
+    - choices: as for `choice_accuracy`, scored by acc_norm.
     - orders: K lists of block numbers. By default, each block is removed in turn, K = L.
     - remote, budget: as for `layer_effects`.
 
@@ -51,7 +51,7 @@ def block_accuracy(
 
     Raises ValueError as `choice_accuracy` does, without orders, and for a block number outside 0..L − 1.
     Sources: 2605.14075; 2510.02091; 2602.01997 (arXiv), on importance by loss and by accuracy.
-    Cost: per ending a forward pass, and about L / 2 passes for all single blocks.
+    Cost: one forward pass per ending, and about L / 2 more for all single blocks.
     """
     arch = arch_to_change(llm)
     n_layers = arch.n_layers

@@ -57,7 +57,7 @@ def block_orders(
     - order_loss [K]: rise of −log p(next token), nats; negative if the order predicts better
     - order_kl [K]: KL(y ‖ ȳ), nats
     - order_top1 [K]: share of positions whose most likely next token stays the same
-    - <key>_by_prompt [P, K]: each per prompt
+    - <key>_by_prompt [P, K]: each of these per prompt
     - orders [K, longest]: the orders, padded with −1
     - n_layers [1]: L
 

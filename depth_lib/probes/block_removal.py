@@ -64,12 +64,12 @@ def block_removal(
     - loss, shuffled_loss and n_tokens [P]: for whole blocks only, as in `logit_lens`; they show whether the model
       predicts these prompts better than shuffled ones
     - removal_order [L]: for attention or MLP, the order of removal; the measures are then [L]
-    - <key>_by_prompt [P, …]: each per prompt
+    - <key>_by_prompt [P, …]: each of these per prompt
 
     Raises ValueError for a size outside 1..L − 1, sizes with a part, an unknown part, or a prompt without tokens.
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
-    Cost: per prompt two forward passes, and about L / 2 for each n. For a part one, and about 1.5 L.
+    Cost: two forward passes per prompt, and about L / 2 more for each n. For a part: one, and about 1.5 L more.
     """
     arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
     n_layers, refined = arch.n_layers, isinstance(sizes, str) and sizes == "refined"

@@ -28,17 +28,17 @@ def choice_accuracy(
     order: Sequence[int] | Sequence[Sequence[int]] | None = None,
     budget: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """How often the ending that a model scores highest is the right one, optionally with its blocks in another order.
+    """How often a model scores the right ending highest, optionally with its blocks in a different order.
 
     >>> llm = dl.load_model("toy-4l")
     >>> dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)])["log_probs"].shape
     torch.Size([1, 2])
 
     As in lm-evaluation-harness, acc compares Σ log p of the endings' tokens, given the context, and acc_norm compares
-    Σ log p / bytes of the ending. acc_norm decides, because a plain sum penalises long endings.
+    Σ log p / bytes of the ending. `correct` uses acc_norm, because a plain sum penalises long endings.
 
     - llm: from `load_model`.
-    - choices: from `load_choices`, or (context, endings, number of the right one) each, all with E endings.
+    - choices: from `load_choices`, or a list of (context, endings, index of the right one), all with E endings.
     - removed: (s, n), without blocks s..s + n − 1.
     - remote, budget: as for `layer_effects`.
     - order: block numbers, or K lists of them.

@@ -41,7 +41,8 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     Returns float32 `direct_att`, `direct_mlp` [L, A], nats, for the answer's A tokens; summed over A, for the whole
     answer. `answer_log_prob` [A]: log softmax(lens(h_L))[k]. `tokens`: the A strings. A part that a block lacks has 0.
 
-    Raises ValueError if the answer has no token of its own, or for a model that is read block by block.
+    Raises ValueError if the answer has no token of its own, or for a model whose attention and MLP cannot be told
+    apart.
     Source: direct logit attribution (Elhage et al. 2021) without a frozen norm.
     Cost: one pass, and 2 L + 1 unembeddings of A tokens.
     """

@@ -70,8 +70,8 @@ def integrated_gradients(
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together
-    - quadrature: a tolerance, or "riemann" (256 left-end steps, as in the papers). Nodes are doubled until the error is
-      below this share of max |igrads[l]|
+    - quadrature: a tolerance, or "riemann" (256 left-end steps, as in the papers). The number of nodes is doubled until
+      the error is below this share of max |igrads[l]|
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
     - at: "block", or "attention" or "mlp": x is a_l or m_l, and what follows is recomputed

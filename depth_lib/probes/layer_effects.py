@@ -59,13 +59,14 @@ def layer_effects(
     - <mode>_kl [L]: KL(y ‖ ȳ), nats, mean over tokens, then prompts
     - <key>_by_prompt [P, …]: each of these per prompt
     - max_<mode>_layer_rounding_floor, max_<mode>_out_rounding_floor [P]: in half precision, or with quantised
-      weights; smaller effects may be rounding
+      weights; smaller effects may be rounding errors
 
-    A prompt under 13 tokens is left out of mode "future", with a warning.
+    In mode "future", prompts under 13 tokens are left out, with a warning.
 
     Raises ValueError for an unknown mode or part, a prompt without tokens, or if no prompt is long enough.
     Source: Csordás et al. 2025, Figures 3 and 17.
-    Cost: per prompt one forward pass, and about L / 2 for each position. Memory: the residual streams of one prompt.
+    Cost: one forward pass per prompt, and about L / 2 more for each position. Memory: the residual streams of one
+    prompt.
     """
     arch = arch_to_change(llm, part)
     cases, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))

@@ -52,7 +52,7 @@ def local_effects(
 
     Raises ValueError as `layer_effects` does.
     Source: Csordás et al. 2025, Figure 5.
-    Cost: per prompt one forward pass, and (L − 1) / 2 for each position.
+    Cost: one forward pass per prompt, and (L − 1) / 2 more for each position.
     """
     arch = arch_to_change(llm)
     cases, numbers = skips_of(llm, prompts, mode, ("future", "all"))

@@ -58,7 +58,7 @@ def relative_contribution(
 
     - `rc_att`, `rc_mlp`, `rc_layer`, `att_cos`, `mlp_cos`, `layer_cos`, `io_cos`, `norm_att`, `norm_mlp` [L];
       `norm_residual` [L + 1].
-    - `max_norm_att`, `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`: the largest of any token.
+    - `max_norm_att`, `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`: the maxima over tokens.
     - `angular` [L + 1, L + 1]: angles between residuals in units of π.
     - `progress` [L + 1]: ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖².
     - `first_change` [L, T]: 1 − io_cos of every measured token of the first prompt.

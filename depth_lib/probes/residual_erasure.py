@@ -51,7 +51,7 @@ def residual_erasure(
     - n_answer [1]: the number of tokens of the answer
     - tokens: T strings
     - erasure_effect_rounding_floor [L + 1]: in half precision, or with quantised weights; smaller effects may be
-      rounding
+      rounding errors
 
     Raises ValueError if the answer has no token of its own, or nothing precedes it.
     Source: Csordás et al. 2025, Figure 6.

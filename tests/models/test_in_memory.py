@@ -115,7 +115,7 @@ def test_what_a_wrapper_adds_outside_of_its_model_is_refused(kind, how, model, t
 def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, tokenizer):
     assert "wrapped in OptimizedModule; give the one inside: model._orig_mod" in line(torch.compile(model), tokenizer)
     assert "wrapped in DataParallel; give the one inside: model.module" in line(nn.DataParallel(model), tokenizer)
-    assert "a Linear is not a transformers model; give one of Auto" in line(nn.Linear(2, 2), tokenizer)
+    assert "a Linear is not a transformers model; load one with Auto" in line(nn.Linear(2, 2), tokenizer)
     assert "a SimpleNamespace is not a transformers tokenizer; give the one inside" in line(
         model, SimpleNamespace(tokenizer=tokenizer)
     )
