@@ -19,7 +19,10 @@ CONTROL = "random weights, same architecture"
 
 
 def effective_depths(
-    of: Mapping | TransformersModel, prompts: Sequence[str] | None = None, control: bool = False
+    of: Mapping | TransformersModel,
+    prompts: Sequence[str] | None = None,
+    control: bool = False,
+    remote: bool | str = False,
 ) -> pd.DataFrame:
     """The effective depths of a probe's result, of several {name: result}, or of a model on prompts.
 
@@ -32,6 +35,7 @@ def effective_depths(
     - of: a result, several by name, or a model from `load_model`
     - prompts: list of strings, for a model
     - control: also measure the same architecture with random weights (as transformers initialises them, seed 0)
+    - remote: as in a probe, for a model without a control
 
     Returns a DataFrame with a row per rule; for several results, or with a control, also per model:
 
@@ -42,13 +46,15 @@ def effective_depths(
     - ratio, ratio_low, ratio_high: (layer + 1) / L
     - note: why something is missing
 
-    Raises ValueError for a result that no rule applies to, a model without prompts, or control with a result.
+    Raises ValueError for a result that no rule applies to, a model without prompts, or another argument with a result.
     Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
     Cost: none for a result; for a model two forward passes per prompt, and as many for its control.
     """
     if isinstance(of, Mapping):
-        if control or prompts is not None:
-            raise ValueError("a control is measured on prompts: dl.effective_depths(llm, prompts, control=True).")
+        if control or remote or prompts is not None:
+            raise ValueError(
+                "prompts, control and remote are for a model: dl.effective_depths(llm, prompts, control=True)."
+            )
         found = {name: of_result(result).set_index("rule") for name, result in by_name(of).items()}
         return found[""] if [*found] == [""] else pd.concat(found, names=["model"])
     if not isinstance(of, TransformersModel):
@@ -58,13 +64,15 @@ def effective_depths(
     prompts = [prompts] if isinstance(prompts, str) else list(() if prompts is None else prompts)
     if not prompts:
         raise ValueError("give the prompts too: dl.effective_depths(llm, prompts).")
-    found = _measured(of, prompts)
+    if control and remote:
+        raise ValueError("a control draws random weights here; leave out remote or control.")
+    found = _measured(of, prompts, remote=remote)
     both = {"the model": found, CONTROL: _measured(untrained(of), prompts)} if control else {}
     return pd.concat(both, names=["model"]) if control else found
 
 
-def _measured(llm, prompts):
-    results = [probe(llm, prompts) for probe in (relative_contribution, logit_lens)]
+def _measured(llm, prompts, **how):
+    results = [probe(llm, prompts, **how) for probe in (relative_contribution, logit_lens)]
     return pd.concat([of_result(result).set_index("rule") for result in results])
 
 

@@ -25,7 +25,10 @@ def test_the_control_has_the_same_architecture_other_weights_and_no_depth():
     assert {name: weight.shape for name, weight in random.named_parameters()} == shapes
     assert all(torch.equal(one, other) for one, other in zip(random.parameters(), again.parameters(), strict=True))
     assert not torch.equal(random.model.layers[0].mlp.up_proj.weight, llm._module.model.layers[0].mlp.up_proj.weight)
-    with pytest.raises(ValueError, match="a control is measured on prompts"):
+    pd.testing.assert_frame_equal(dl.effective_depths(llm, prompts, remote="local"), own)
+    with pytest.raises(ValueError, match="a control draws random weights here"):
+        dl.effective_depths(llm, prompts, control=True, remote="local")
+    with pytest.raises(ValueError, match="prompts, control and remote are for a model"):
         dl.effective_depths(dl.logit_lens(llm, prompts), control=True)
     with pytest.raises(ValueError, match="give the prompts too"):
         dl.effective_depths(llm)

@@ -14,6 +14,8 @@ from typing import Literal
 
 import httpx
 import zstandard
+from huggingface_hub import constants
+from huggingface_hub.errors import RepositoryNotFoundError
 from nnsight import TransformersModel
 from nnsight.intervention.backends.remote import RemoteBackend
 from nnsight.intervention.backends.remote import RemoteError as BackendError
@@ -61,6 +63,21 @@ class _Entry(BaseModel):
         return self
 
 
+def _key_of(llm: TransformersModel) -> str:
+    """The name by which a server knows the model. Its id is asked of the Hub."""
+    try:
+        return llm.to_model_key()
+    except Exception as error:  # noqa: BLE001 (the Hub's client raises its own errors, and those of two others)
+        name, problem = llm.config._name_or_path, one_line(error)
+        unknown = isinstance(error, RepositoryNotFoundError | ValueError)
+    if unknown:
+        raise NotReady(f"{name} is not on the Hub ({constants.ENDPOINT}), or private; give a Hub id, or log in")
+    raise ServerUnreachable(
+        f"the Hub ({constants.ENDPOINT}) could not be asked for {name} ({problem}); check the network, then run again",
+        retry="send",
+    )
+
+
 class Job(RemoteBackend):
     """One job and its journal entry. As the backend of a session, it sends the session.
 
@@ -71,7 +88,7 @@ class Job(RemoteBackend):
 
     def __init__(self, llm: TransformersModel, remote: bool | str, folder: Path, probe: Callable, asked: dict):
         host, key = host_and_key(remote)
-        super().__init__(llm.to_model_key(), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
+        super().__init__(_key_of(llm), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
         self.compress = True
         self.http = httpx.Client(timeout=QUIET)  # one for all requests: creating one reads the certificates
         self.deadline = 3600 * float(os.environ.get("DEPTH_LIB_DEADLINE") or 12)

@@ -71,7 +71,8 @@ def _where(llm: TransformersModel, remote: bool | str) -> str:
         return f"NDIF {host_of(remote)}"
     device = next(llm._module.parameters()).device
     named = device.type == "cuda" and torch.cuda.is_available()
-    return f"local {torch.cuda.get_device_name(device) if named else device}"
+    here = f"local {torch.cuda.get_device_name(device) if named else device}"
+    return f"{here}, as a remote call" if remote else here
 
 
 def _plain(value: Any) -> Any:

@@ -307,6 +307,10 @@ def _run(asked: Options, runs: Sequence[Run]) -> int:
 
 def _prepare(one: Run, keep_going: bool) -> None:
     """Refuse a run that cannot work, before anything runs; with keep_going its own notebook fails."""
+    if one.on_server:
+        from ..remote.server import host_and_key  # loads torch
+
+        host_and_key(one.remote)
     try:
         one.settle(*one.params.PROBES)
         one.note()

@@ -8,6 +8,7 @@ import traceback
 import pytest
 import torch
 import zstandard
+from huggingface_hub import constants, get_session
 
 import depth_lib as dl
 from depth_lib import remote, session
@@ -246,3 +247,16 @@ def test_a_result_that_is_not_finite_is_named_and_not_kept(llm, loopback):
 
 def _times(llm, arch, layers, prompts):
     return {"x": torch.tensor(prompts, dtype=torch.float32) * 2.0**127 * 2}
+
+
+@pytest.mark.parametrize("remote", [True, "http://127.0.0.1:1"])
+def test_a_hub_that_cannot_be_asked_for_the_models_name_is_a_remote_error_of_one_line(toy, remote, monkeypatch):
+    monkeypatch.setattr(toy, "repo_id", "owner/name")
+    monkeypatch.setattr(toy.config, "_name_or_path", "owner/name")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("huggingface_hub.hf_api.HfApi.model_info", lambda *_: get_session().get(constants.ENDPOINT))
+    with pytest.raises(
+        dl.RemoteError, match=r"the Hub \(http://127.0.0.1:1\) could not be asked for owner/name"
+    ) as error:
+        dl.logit_lens(toy, TEXTS, remote=remote)
+    assert error.value.retry == "send" and "\n" not in str(error.value) and error.value.__context__ is None

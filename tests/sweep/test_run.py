@@ -14,6 +14,7 @@ from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import ARTIFACTS, RANDOM, label_of
 from depth_lib.results.study import Study
 from depth_lib.run import OtherSettings, Run
+from depth_lib.sweep.cli import main
 
 
 @pytest.fixture
@@ -165,7 +166,14 @@ def test_a_disk_that_refuses_is_named_with_what_to_do(cell, tmp_path, monkeypatc
 
 def test_remote_local_runs_here_as_a_server_would(cell):
     run = Run(cell | {"REMOTE": "local", "PROBES": ["logit_lens"]})
-    assert run.result("logit_lens")["meta"]["where"] == "local cpu" and run.lacking == []
+    assert run.result("logit_lens")["meta"]["where"] == "local cpu, as a remote call" and run.lacking == []
+
+
+def test_a_remote_run_without_a_key_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("NDIF_API_KEY", "no key")
+    with pytest.raises(SystemExit, match="there is no NDIF key for https://api.ndif.us"):
+        main(["run", "Llama-3.1-8B", "gsm8k", "--remote", "--source", "embedded", "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_leaves_out_our_prompts_that_are_too_long_and_counts_them_and_refuses_the_users_own(cell, tmp_path):
