@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from .models.gguf import WHEELS
 from .params import (
     FIVE_PROBES,
     NAMED_SOURCES,
+    DatasetFile,
+    ModelFile,
     Params,
     ParamsError,
     checked,
@@ -49,7 +52,7 @@ from .results.provenance import (
     weights_of,
     why_not_done,
 )
-from .results.schemas import ARTIFACTS, BY_RANDOM, RANDOM, RECORD, TABLE_PROBES, label_of
+from .results.schemas import ARTIFACTS, BY_RANDOM, RANDOM, RECORD, TABLE_PROBES, MissingArtifact, label_of
 
 # The longest text that is read of an example or a multiple-choice question.
 _TEXT_OF = {
@@ -72,6 +75,8 @@ def resolved(given: Mapping) -> Params:
     of_model = _model_values(given.get("MODEL", "toy-8l"), given.get("MODEL_ID"))
     if given.get("DATASET", "gsm8k") not in SAMPLES and "SOURCE" in of_dataset:
         of_model.pop("SOURCE", None)  # a model's SOURCE only chooses among the prompts that ship
+        if given.get("SOURCE") in ("embedded", "sample"):  # none ship of this one, which keeps its own
+            del given["SOURCE"]
     values = of_dataset | of_model | {name: value for name, value in given.items() if name != "MODEL"}
     params = Params(**{name: _absolute(name, value) for name, value in values.items() if name in Params.model_fields})
     if problem := not_among(ARTIFACTS, "PROBES", *params.PROBES):
@@ -143,7 +148,8 @@ class Run:
     >>> run.result("logit_lens")["res_kl_divs"].shape
     torch.Size([4])
 
-    - cell: names and values of parameters, as in a params file; other names are ignored
+    - cell: names and values of parameters, as in a params file; other names are ignored, unless they are capitals
+      that nearly spell a parameter
     - prompts: your own list of strings, under your own DATASET name
 
     `folder` holds the results, `prompts` the texts, `params` the parameters, and `llm` the model, loaded on first
@@ -156,6 +162,10 @@ class Run:
     def __init__(self, cell: Mapping, prompts: Sequence[str] | None = None):
         if not isinstance(cell, Mapping):
             raise ParamsError(f'a {type(cell).__name__} has no parameters; give a dict: dl.Run({{"MODEL": "toy-8l"}})')
+        for name in cell:
+            if name not in DatasetFile.model_fields | ModelFile.model_fields and name.isupper():
+                if near := get_close_matches(name, Params.model_fields, n=1, cutoff=0.9):
+                    raise ParamsError(f"{name} is not a parameter; did you mean {near[0]}? Rename or delete {name}")
         self.params = params = resolved(cell)
         self.out = in_project(params.OUT)
         self.remote = params.REMOTE
@@ -413,10 +423,12 @@ class Run:
                 yield probe, result
 
     def depths(self) -> list[str]:
-        """The run's effective depths in words."""
+        """The run's effective depths in words. MissingArtifact before its first result."""
         from .report.table import depth_lines
         from .results.study import Study
 
+        if not any(self.folder.glob("*.pt")):
+            raise MissingArtifact(f'{self.folder} has no results yet; run a probe first: run.result("logit_lens")')
         return depth_lines(Study(self.out, [self.model], [self.dataset]))
 
     def _computed(self, probe: str, path: Path, changed: Mapping) -> dict:

@@ -74,7 +74,7 @@ def gaps_of(result: Mapping, rule: Rule) -> Gaps:
     except KeyError:
         raise NoInterval("the file has no sums per prompt") from None
     if len(sums) < FEWEST:
-        raise NoInterval(f"{len(sums)} prompts are too few; take {FEWEST} or more")
+        raise NoInterval(f"{FEWEST} or more prompts are needed, not {len(sums)}")
     if not np.isfinite(sums).all():
         raise NoInterval("the sums per prompt are not finite; run the probe again")
     # in float32, as the stored means: what is exactly at the level must be there here too

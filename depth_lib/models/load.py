@@ -268,6 +268,9 @@ def _nearest(name):
         return f"{name!r} has no owner; give dl.load_model({f'{owner}/{name}'!r})."
     if "/" in name or name.startswith(".") or name.endswith(".gguf"):
         return f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy."
+    folders = [f"./{config.parent}" for config in Path().glob("*/config.json")]
+    if beside := get_close_matches(f"./{name}", folders, n=1, cutoff=0.8):
+        return f"no model is called {name!r}; did you mean the folder {beside[0]}?"
     near = get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
     return f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too."
 

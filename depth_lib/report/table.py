@@ -34,7 +34,7 @@ def depth_table(depths: pd.DataFrame, wide: bool = False) -> Any:
     )
     if wide:
         text, ratios = text.unstack(sort=False), ratios.unstack(sort=False)
-    text = text.fillna(MISSING)
+    text = text.fillna(MISSING if wide else f"{MISSING} not measured")
     text.columns.names = [None] * text.columns.nlevels
     return text.style.background_gradient(
         "Blues",

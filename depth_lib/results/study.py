@@ -39,7 +39,7 @@ class Study(dict):
     - models, datasets: these, in this order; by default all, small models and the papers' data sets first
 
     `pairs` has the labels of questions other than the papers', and `paths` the files. `problems` are warned about:
-    unreadable files, results of earlier versions, and different prompts or weights in one row.
+    unreadable files, runs without results, results of earlier versions, and different prompts or weights in one row.
 
     Raises MissingArtifact if the folder has no results.
     """
@@ -63,9 +63,16 @@ class Study(dict):
                     self.problems.append(str(error))
         self.paths = {key: self._found[key] for key in self}
         self.pairs = sorted({parse_name(path).pair for path in self._found.values()} - {""})
-        self.problems += [*self._outdated(), *self._mixtures()]
+        self.problems += [*(self._not_begun() if models is None else ()), *self._outdated(), *self._mixtures()]
         for problem in self.problems:
             warnings.warn(problem, stacklevel=2)
+
+    def _not_begun(self) -> Iterator[str]:
+        """A line that names the runs of the folder that have no result yet."""
+        begun = {(dataset, model) for dataset, model, _ in self._found}
+        runs = [path.parts[-3:-1] for path in sorted(self.folder.glob(f"*/*/{RECORD}"))]
+        if left := [f"{dataset} × {model}" for dataset, model in runs if (dataset, model) not in begun]:
+            yield f"no results yet of {', '.join(left)}; repeat the sweep to make them"
 
     def _outdated(self) -> Iterator[str]:
         """A line for each result of an earlier version of its probe or of another model, one for unknown origins."""
@@ -209,6 +216,8 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
     if not found:
         for above, inner in zip(folder.absolute().parents, ("*/*.pt", "*.pt"), strict=False):  # a dataset's, a run's
             if any(map(is_result, folder.glob(inner))):
-                raise MissingArtifact(f"{folder} is a part of the results in {above}; give that folder")
+                raise MissingArtifact(
+                    f"{folder} has no DATASET/MODEL/*.pt; give {above}, or read one file with dl.load_artifact(path)"
+                )
         raise MissingArtifact(f"no results under {folder.absolute()}; run: {command('sweep', OUT=folder)}")
     return {key: path for key, (_, path) in sorted(found.items(), key=lambda item: item[1][0])}

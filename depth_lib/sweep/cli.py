@@ -174,6 +174,8 @@ def _takes(*options: str) -> Callable:
 def _default(name: str, field: FieldInfo) -> str:
     if field.default in ("", None, False, []):
         return ""
+    if name == "SOURCE":
+        return "  [params files: embedded for toys, mostly hub for other models; prune: sample]"
     return f"  [{'params files, or' if name in Params.model_fields else 'default:'} {field.default}]"
 
 

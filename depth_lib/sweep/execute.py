@@ -71,7 +71,7 @@ class Notebook:
             self.held.enter_context(hold(self.lock, wait=False))
         except Held as other:
             if not self.told:
-                say(f"{self.title}: {other}; going on with others")
+                say(f"{self.title}: {other}; waiting for it")
             self.told = True
             return False
         return True
@@ -183,7 +183,8 @@ def why_failed(partial: Path) -> str:
         if output["output_type"] == "error":
             return f"{output['ename']}: {output['evalue']}".splitlines()[0]
     last = tail(partial.with_name(partial.name.replace(".partial.ipynb", ".log"))).rstrip().rpartition("\n")[2]
-    if "Parent appears to have exited" in last:  # what a kernel says whose papermill was killed
+    # a killed papermill ends with a cell's line, or with what its kernel says
+    if re.match("(Executing|Ending) Cell ", last) or "Parent appears to have exited" in last:
         return "it was interrupted"
     return last + (", perhaps for lack of memory: use fewer JOBS or a smaller model" if "Kernel died" in last else "")
 

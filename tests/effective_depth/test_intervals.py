@@ -100,7 +100,7 @@ def test_without_sums_with_too_few_prompts_or_with_nan_there_is_no_interval_and_
     theirs = {"res_kl_divs": result_of("logit_lens", 8)["res_kl_divs"]}
     for result, reason in (
         (theirs, "the file has no sums per prompt"),
-        (prompts_of("kl", [[3.0, 2.0, 1.0]] * 2), "2 prompts are too few; take 3 or more"),
+        (prompts_of("kl", [[3.0, 2.0, 1.0]] * 2), "3 or more prompts are needed, not 2"),
         (prompts_of("kl", [[3.0, float("nan"), 1.0]] * 4), "not finite"),
     ):
         with pytest.raises(NoInterval, match=reason):

@@ -294,3 +294,11 @@ def test_a_default_device_refuses_no_model():
         assert len(dl.load_model("toy-4l", remote="http://127.0.0.1:1").blocks) == 4
     finally:
         torch.set_default_device(None)
+
+
+def test_a_folder_here_is_proposed_for_a_name_that_nearly_spells_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mymodel").mkdir()
+    (tmp_path / "mymodel/config.json").write_text("{}")
+    with pytest.raises(dl.ModelError, match="no model is called 'mymodell'; did you mean the folder ./mymodel?"):
+        dl.load_model("mymodell")

@@ -4,6 +4,7 @@ import pytest
 
 import depth_lib as dl
 from depth_lib.results.schemas import MissingArtifact
+from depth_lib.results.study import Study
 from tests.synthetic import artifact_path, write_run
 
 
@@ -36,5 +37,15 @@ def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp
     with pytest.warns(UserWarning, match="no meta"):
         assert len(dl.load_results(tmp_path)) == 2 * 28
     for part in ("gsm8k", "gsm8k/Qwen2.5-7B"):
-        with pytest.raises(MissingArtifact, match=f"{part} is a part of the results in {tmp_path}; give that folder"):
+        with pytest.raises(MissingArtifact, match=f"{part} has no DATASET/MODEL/.*; give {tmp_path}, or read one file"):
             dl.load_results(tmp_path / part)
+
+
+def test_runs_of_the_folder_without_a_result_are_named_in_one_line(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"])
+    for run in ("gsm8k/toy-8l", "aime24/toy-4l"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "run.json").write_text("{}")
+    with pytest.warns(UserWarning, match="^no results yet of aime24 × toy-4l, gsm8k × toy-8l; repeat the sweep"):
+        assert len(Study(tmp_path).problems) == 1
+    assert not Study(tmp_path, ["toy-4l"]).problems

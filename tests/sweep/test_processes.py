@@ -62,7 +62,7 @@ def test_two_sweeps_do_not_execute_the_same_run_and_the_second_says_who_holds_it
     until(lambda: calls_in(study))
     second = start(study, ".venv/bin/depth-lib", *ONE)
     line = next(line for line in second.stdout if "holds" in line)
-    assert f"gsm8k × toy-4l: process {first.pid} on " in line and line.endswith("going on with others\n")
+    assert f"gsm8k × toy-4l: process {first.pid} on " in line and line.endswith("waiting for it\n")
     assert len([*notebooks(study)]) == 1
     second.kill()
     second.wait()
@@ -94,8 +94,7 @@ def test_an_interrupt_before_anything_runs_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err.strip() == "stopped; repeat the command to resume"
 
 
-def test_a_kernel_whose_papermill_was_killed_was_interrupted(tmp_path):
-    (tmp_path / "probe.log").write_text(
-        "loading\n[IPKernelApp] WARNING | Parent appears to have exited, shutting down.\n"
-    )
+@pytest.mark.parametrize("last", ["[IPKernelApp] WARNING | Parent appears to have exited.", "Ending Cell 19----------"])
+def test_a_kernel_whose_papermill_was_killed_was_interrupted(tmp_path, last):
+    (tmp_path / "probe.log").write_text(f"loading\n{last}\n")
     assert why_failed(tmp_path / "probe.partial.ipynb") == "it was interrupted"

@@ -158,6 +158,26 @@ def test_own_prompts_are_filed_under_a_name_of_ones_own(cell):
             Run(cell | {"DATASET": dataset}, prompts=prompts)
 
 
+def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own(cell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params/datasets").mkdir(parents=True)
+    (tmp_path / "params/datasets/mine.yaml").write_text("DATASET: mine\nFILE: mine.txt\n")
+    (tmp_path / "mine.txt").write_text("5 + 7 = 12\n\n3 + 4 = 7\n")
+    for source in ("sample", "embedded"):
+        mine, gsm8k = (Run(cell | {"DATASET": name, "SOURCE": source, "N_EXAMPLES": 2}) for name in ("mine", "gsm8k"))
+        assert mine.prompts == ["5 + 7 = 12", "3 + 4 = 7"] and gsm8k.params.SOURCE == source
+    (tmp_path / "params/datasets/gsm8k.yaml").write_text("DATASET: gsm8k\nFILE: mine.txt\n")
+    assert Run(cell | {"SOURCE": "hub", "N_EXAMPLES": 2}).prompts == mine.prompts, (
+        "a file of one's own replaces the package's"
+    )
+
+
+def test_capitals_that_nearly_spell_a_parameter_are_refused_and_other_names_are_ones_own(cell):
+    with pytest.raises(ParamsError, match="^N_EXAMPLE is not a parameter; did you mean N_EXAMPLES?"):
+        Run(cell | {"N_EXAMPLE": 3})
+    assert Run(cell | {"SEEDS": [1], "TRAINING": "base", "MY_NAMES": 1, "n_example": 3}).params.N_EXAMPLES == 3
+
+
 def test_a_disk_that_refuses_is_named_with_what_to_do(cell, tmp_path, monkeypatch):
     (tmp_path / "out").write_text("a file")
     with pytest.raises(ParamsError, match="out.*: Not a directory; free the disk, or give a different OUT"):
