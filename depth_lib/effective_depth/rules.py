@@ -88,7 +88,7 @@ def without_gain(result: Mapping) -> str:
         return ""
     counted = as_array(result["n_tokens"]) > 1  # a prompt of one token has no loss
     if not counted.any():
-        return ""
+        return "no reliable depth: no prompt has more than one token; give longer ones"
     loss, shuffled = (as_array(result[key])[counted].mean() for key in ("loss", "shuffled_loss"))
     if shuffled - loss >= LEAST_GAIN:
         return ""

@@ -1,5 +1,7 @@
 """A curve that carries no depth is said to: of models without training, and of no other."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -67,3 +69,10 @@ def test_a_depth_without_signal_is_a_dash_with_the_reason_in_call_frame_interval
         save(tmp_path, "toy", probe, n=3, result=result)
     of_study = depths(Study(tmp_path)).set_index("rule")
     assert of_study.ed[found.index].isna().all() and (of_study.note[found.index] == found.note).all()
+
+
+def test_prompts_of_one_token_have_no_depth_and_no_warning(toy):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = dl.logit_lens(toy[0], ["x"]).depths()
+    assert found.ed.isna().all() and found.note.str.contains("no prompt has more than one token").all()
