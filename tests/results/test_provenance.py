@@ -53,9 +53,9 @@ def test_a_result_is_done_if_the_record_is_what_is_asked_and_its_probes_version_
 
     path.touch()
     assert record() == [] and strays(tmp_path) == []
-    assert record(made_from=asked | {"dtype": "float64"}) == ["DTYPE: float64, asked float32"]
-    assert record(made_from=asked | {"prompts": "def"}) == ["other prompts"]
-    assert record(made_from=asked | {"prompts": "def", "n_examples": 4}) == ["N_EXAMPLES: 4, asked 3"]
+    assert record(made_from=asked | {"dtype": "float64"}) == ["DTYPE: float64, requested float32"]
+    assert record(made_from=asked | {"prompts": "def"}) == ["different prompts"]
+    assert record(made_from=asked | {"prompts": "def", "n_examples": 4}) == ["N_EXAMPLES: 4, requested 3"]
     assert record(versions={path.name: now - 1}) == [f"VERSION: {now - 1} of the probe, now {now}"]
     unknown = ["run.json does not say what logitlens_3exps.pt was made from"]
     assert record(versions={}) == strays(tmp_path) == unknown
@@ -78,6 +78,6 @@ def test_a_broken_record_is_named(tmp_path, text):
 def test_only_what_both_say_is_compared():
     assert differing({"a": 1, "b": 2}, {"b": 2, "c": 3}) == []
     assert differing({"weights": "x", "dtype": "a"}, {"weights": "y", "dtype": "b"}) == [
-        "DTYPE: a, asked b",
-        "other weights",
+        "DTYPE: a, requested b",
+        "different weights",
     ]
