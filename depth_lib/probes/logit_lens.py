@@ -207,7 +207,7 @@ def distances(logits, all_measures=True):
     """What KEYS names of n tokens, all or the first two [len(KEYS) or 2, n, L], from the logits of their
     h_0..h_L [n, L + 1, V]."""
     y, log_y = distribution(logits[:, -1:])
-    of_model = y, log_y, -(y * log_y).sum(-1), log_y.topk(min(5, log_y.shape[-1])).indices
+    of_model = y, log_y, log_y.topk(min(5, log_y.shape[-1])).indices
     of_layers = logits[:, :-1].split(max(1, logits_in_cache(logits) // logits[:, 0].numel()), dim=1)
     found = torch.cat([_between(distribution(few), of_model, all_measures) for few in of_layers], dim=2)
     if not all_measures:
@@ -218,9 +218,9 @@ def distances(logits, all_measures=True):
 
 def _between(of_lens, of_model, all_measures):
     """The distances of KEYS but the last [9 or 2, n, k] of the distributions of k layers, (p, log p) [n, k, V], from
-    the model's: (y, log y) [n, 1, V], its entropy [n, 1] and its top five tokens [n, 1, 5]. p and log p are
-    overwritten: fewer copies stay in the cache."""
-    (p, log_p), (y, log_y, entropy_y, five) = of_lens, of_model
+    the model's: (y, log y) [n, 1, V] and its top five tokens [n, 1, 5]. log p is overwritten, as few copies fit
+    the cache."""
+    (p, log_p), (y, log_y, five) = of_lens, of_model
     five = five.expand(-1, log_p.shape[1], -1)
     of_five = log_p.gather(2, five)
     kl = (log_p - log_y).mul_(p).sum(-1)
@@ -228,7 +228,8 @@ def _between(of_lens, of_model, all_measures):
     if not all_measures:
         return torch.stack([kl, overlap])
     rank = 1 + torch.gt(log_p, of_five[..., :1], out=torch.empty_like(log_p)).sum(-1)  # sums of bools are slow
-    entropy, mean = -log_p.mul_(p).sum(-1), p.add_(y).div_(2)
-    jsd = (-mean.log().mul_(mean).sum(-1) - (entropy + entropy_y) / 2) / math.log(2)
+    entropy, log_mean = -(p * log_p).sum(-1), (p + y).div_(2).log_()
+    to_mean = log_p.sub_(log_mean).mul_(p).sum(-1) + torch.sub(log_y, log_mean, out=log_mean).mul_(y).sum(-1)
+    jsd = to_mean / (2 * math.log(2))
     found = [kl, overlap, rank <= 1, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd]
     return torch.stack([distance.float() for distance in found])
