@@ -153,9 +153,12 @@ def checked(values: Mapping, kind: type[BaseModel] = Params) -> dict:
 
 def load_params(path: Path) -> dict:
     """The values in a params file. ParamsError with all problems, one per line, each with the file."""
+    key, kind = ("DATASET", DatasetFile) if path.parent.name == "datasets" else ("MODEL", ModelFile)
     try:
-        values = dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-        return checked(values, DatasetFile if path.parent.name == "datasets" else ModelFile)
+        values = checked(dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {}), kind)
+        if values.get(key, path.stem) != path.stem:
+            raise ParamsError(f"{key} is {values[key]}; give the file this name, or leave {key} out")
+        return values
     except ParamsError as problems:
         raise ParamsError("\n".join(f"{path}: {line}" for line in str(problems).splitlines())) from None
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
@@ -246,6 +249,13 @@ def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
             choice = f" use {', '.join(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
             return f"{kind} {_shown(name)} is not known;{hint}{choice}"
     return None
+
+
+def check_flags(**flags: object) -> None:
+    """Raise ValueError for an argument that is not True or False; "no" would count as True."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}; give True or False.")
 
 
 def _shown(value: object) -> str:

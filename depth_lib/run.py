@@ -46,6 +46,7 @@ from .results.provenance import (
     BROKEN,
     checkpoint_of,
     differing,
+    is_damaged,
     prompts_hash,
     record_in,
     strays,
@@ -224,7 +225,7 @@ class Run:
     def is_done(self, probe: str, **changed: object) -> bool:
         """Whether the result exists, with these settings and from the current version of its probe."""
         path = self.path(probe, **changed)
-        return path.exists() and not why_not_done(path, self.made_from(probe))
+        return path.exists() and not is_damaged(path) and not why_not_done(path, self.made_from(probe))
 
     def made_from(self, *probes: str) -> dict:
         """The settings that determine these probes' results. All but the texts are the same for a whole run."""

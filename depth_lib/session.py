@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from .progress import steps, ticked
 from .remote.errors import NotReady, ResultRefused
 from .remote.job import Job
 from .remote.journal import journal
-from .remote.server import host_of, tell_about
+from .remote.server import from_environment, host_of, tell_about
 from .residual.budget import check_budget
 from .residual.identities import identities, verified
 
@@ -115,10 +114,8 @@ def _run_as_jobs(llm, probe, arguments, over, remote, label):
     if over:
         kind, default = "LAYERS", len(arguments[over])
         if over != "layers":
-            kind, default = "PROMPTS", PROMPT_BLOCKS_PER_JOB // arguments["arch"].n_layers
-        size = int(os.environ.get(f"DEPTH_LIB_{kind}_PER_JOB") or default)
-        if size < 1:
-            raise ValueError(f"DEPTH_LIB_{kind}_PER_JOB is {size}; set it to 1 or more, or unset it")
+            kind, default = "PROMPTS", PROMPT_BLOCKS_PER_JOB // arguments["arch"].n_layers or 1
+        size = from_environment(f"DEPTH_LIB_{kind}_PER_JOB", int, default)
         parts = _cut(arguments, over, size)
     # the model's check goes along if nobody has made it yet
     check = None if known(llm).checked or probe is identities else check_call(llm)

@@ -21,6 +21,7 @@ from depth_lib.params import (
     words,
 )
 from depth_lib.results.schemas import ARTIFACTS
+from depth_lib.sweep.cli import main
 
 MODELS = {path.stem: load_params(path) for path in sorted(PARAMS.glob("models/*/*.yaml"))}
 DATASETS = {path.stem: load_params(path) for path in sorted(PARAMS.glob("datasets/*.yaml"))}
@@ -113,10 +114,16 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
     (own / "datasets").mkdir()
     (own / "models/mine/my-model.yaml").write_text("MODEL_ID: owner/model\nTRAINING: base\n")
     (own / "datasets/gsm8k.yaml").write_text("N_EXAMPLES: 3\n")
+    (own / "datasets/mine.yaml").write_text("DATASET: gsm8k\n")
     monkeypatch.chdir(tmp_path)
     assert find_model("toy-4l")["MODEL_ID"] == "toy-4l" and find_model("../datasets/gsm8k") is None
     assert find_model("my-model") == {"MODEL": "my-model", "MODEL_ID": "owner/model", "TRAINING": "base"}
     assert find_dataset("gsm8k") == {"DATASET": "gsm8k", "N_EXAMPLES": 3}
+    with pytest.raises(ParamsError, match="mine.yaml: DATASET is gsm8k; give the file this name, or leave DATASET out"):
+        find_dataset("mine")
+    for typed in (["sweep", "--list"], ["status"]):
+        with pytest.raises(SystemExit, match='DATASET "foo" is not known; use "addition"'):
+            main([*typed, "--models", "toy-4l", "--datasets", "foo"])
 
 
 def test_a_parameter_given_as_text_is_what_it_says_or_refused():

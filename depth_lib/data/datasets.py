@@ -92,8 +92,6 @@ class Dataset(DatasetFile):
     def _hub_rows(self) -> Iterator[tuple[str, dict]]:
         import datasets  # takes seconds, and files do not need it
 
-        if not self.REPOSITORY:
-            raise PromptError(f"{self.path} has neither REPOSITORY nor FILE; give one, or source=")
         with from_hub(self.DATASET, self.REPOSITORY):
             how = {"split": self.SPLIT or "train", "revision": self.DATASET_REVISION}
             rows = datasets.load_dataset(self.REPOSITORY, self.CONFIG, **how)
@@ -176,8 +174,14 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
             f'dl.load_prompts({name!r}, column="text") reads one column'
         )
     if problem := not_among(params_files("datasets"), "DATASET", name):
+        if Path(name).is_file():
+            problem = f"{name} is not of a kind that is read; give a .txt, .jsonl, .csv or .parquet file"
         raise PromptError(problem)
-    return Dataset.model_validate(find_dataset(name))
+    kind = Dataset.model_validate(find_dataset(name))
+    ships = name in DRAWN or name in SAMPLES and source != "hub"
+    if source in NAMED_SOURCES and not (kind.REPOSITORY or kind.FILE or ships):
+        raise PromptError(f"{kind.path} has neither REPOSITORY nor FILE; write one there, or give a file as source")
+    return kind
 
 
 @cache

@@ -88,6 +88,8 @@ def _read(path: Path) -> Iterator[dict | str | None]:
 
 def column_of(rows: Iterator[tuple[str, dict | str]], column: str) -> Iterator[tuple[str, str]]:
     """The text in a column of each row; PromptError for a row without it."""
+    if not isinstance(column, str):
+        raise PromptError(f"column is {column!r}; give the name of one column")
     for where, row in rows:
         if not isinstance(row, dict) or not isinstance(row.get(column), str):
             has = ", ".join(key for key in row if isinstance(row[key], str)) if isinstance(row, dict) else ""

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from ..effective_depth.rules import RULES
 from ..effective_depth.tables import CONTROL, published_depths
-from ..params import TRAINING, facts_of, in_order
+from ..params import TRAINING, check_flags, facts_of, in_order
 from ..results.result import Result
 from ..results.study import Study
 from .kinds import KINDS, Kind, find_kind
@@ -56,8 +56,11 @@ def plot(
     Raises ValueError for an unknown figure, a result of a different probe, or the wrong number of axes.
     Cost: no forward pass.
     """
-    panels, across, row = _panels_of(find_kind(kind), result, prompts)
+    check_flags(prompts=prompts)
     axes: list[Any] = [*np.ravel(np.asarray(ax))]
+    if not all(isinstance(one, Axes) for one in axes):
+        raise ValueError(f"ax is of type {type(ax).__name__}; give matplotlib axes, such as plt.gca()")
+    panels, across, row = _panels_of(find_kind(kind), result, prompts)
     if not axes:
         return _drawn(panels, across, plt.figure(), row, title).axes[0]
     if len(axes) != len(panels):

@@ -80,6 +80,8 @@ def _found(source, revision):
     """The path of a file that is here or on the Hub."""
     path = Path(source).expanduser()
     if path.is_file():
+        if revision:
+            raise LensError(f"{source} is not on the Hub and has no revision {revision!r}; leave revision out")
         return path
     if str(source).count("/") < 2:
         raise LensError(f"{source} does not exist; give its path, or owner/name/path on the Hub")
@@ -176,6 +178,7 @@ def translators(llm: TransformersModel, lens: Any, remote: bool | str) -> dict[s
         return None
     lens = load_lens(lens) if isinstance(lens, str | Path) else lens
     check_lens(llm, lens)
+    finite(lens, "the lens")
     translators = {"A": lens["A"], "b": lens["b"]}
     if remote and remote != "local":
         n_bytes = sum(tensor.nbytes for tensor in translators.values())

@@ -33,6 +33,11 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(f"a {type(base).__name__} is an encoder-decoder; give a decoder-only language model.")
     if base.get_output_embeddings() is None:
         raise ModelError(f"a {type(base).__name__} has no head that gives logits; load one with AutoModelForCausalLM.")
+    if not base.can_generate():
+        raise ModelError(
+            f"a {type(base).__name__} is a masked language model, or cannot generate text; load one with "
+            "AutoModelForCausalLM."
+        )
     model.eval()
     if base is model:
         return base

@@ -87,7 +87,7 @@ def load_model(
         other arguments
     - tokenizer: the tokenizer of a model in memory
     - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call here
-    - revision: branch, tag or commit on the Hub
+    - revision: branch, tag or commit, of a Hub id
     - dtype: a torch dtype or its name; by default float32 for toys and GGUF files, else the checkpoint's
     - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: no quantization
     - device_map: as in transformers; None: the first GPU, or the CPU
@@ -116,6 +116,7 @@ def load_model(
             )
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None and isinstance(name, str | Path):
+        check_tokenizer(name)
         raise ModelError(f"{str(name)!r} has its own tokenizer; leave yours out: dl.load_model({str(name)!r}).")
     if not isinstance(name, str | Path):
         raise ModelError(
@@ -126,6 +127,8 @@ def load_model(
         raise ModelError(f'remote={remote!r} is not a host; use True, False, "local" or a URL (https://…).')
     source, entry = _resolve(name)
     revision = revision or entry.get("REVISION")
+    if revision and (source in WHEELS or Path(source).exists()):
+        raise ModelError(f"{str(name)!r} is not on the Hub and has no revision {revision!r}; leave revision out.")
     options = _options(entry if here else {}, here, dtype, quantization, device_map, tensor_parallel)
     try:
         folder = source
@@ -306,6 +309,7 @@ def _fetch(source, revision):
         config = read_config(source, revision)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         # transformers 5 reads it only without a tokenizer.json
+        check_tokenizer(source, tokenizer)
         follow(tokenizer, get_tokenizer_config(source, revision=revision).get("add_bos_token"), source)
     return config, tokenizer
 

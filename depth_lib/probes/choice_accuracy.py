@@ -101,7 +101,7 @@ def endings_scored(
     # without the space that separates an ending from its context, as lm-evaluation-harness counts
     n_bytes = torch.tensor([[len(ending.lstrip(" ").encode()) for ending in endings] for _, endings, _ in choices])
     n_tokens = torch.tensor([len(places) for _, places in texts]).view(shape)
-    return log_probs, (log_probs / n_bytes).argmax(-1), torch.tensor([right for *_, right in choices]), n_tokens
+    return log_probs, (log_probs / n_bytes).argmax(-1), torch.tensor([int(right) for *_, right in choices]), n_tokens
 
 
 def _orders_of_choices(removed, order, n_layers):

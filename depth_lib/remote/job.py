@@ -5,7 +5,7 @@ It is nnsight's client with retries and state on disk, and it runs no code from 
 
 import contextlib
 import json
-import os
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,7 +37,7 @@ from .errors import (
     one_line,
 )
 from .plain import plain
-from .server import host_and_key, say
+from .server import from_environment, host_and_key, say
 from .travel import pickled, settings_hash
 
 SILENCE = 300  # seconds during which a server may refuse connections or send nonsense
@@ -91,7 +91,7 @@ class Job(RemoteBackend):
         super().__init__(_key_of(llm), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
         self.compress = True
         self.http = httpx.Client(timeout=QUIET)  # one for all requests: creating one reads the certificates
-        self.deadline = 3600 * float(os.environ.get("DEPTH_LIB_DEADLINE") or 12)
+        self.deadline = 3600 * from_environment("DEPTH_LIB_DEADLINE", float, 12)
         settings = settings_hash(probe, args=asked, host=host, model=self.model_key, env=self.env)
         self.probe, self.state = probe.__qualname__.removeprefix("measure_"), "new"
         self.submitted = self.told = 0.0  # when it was sent, and when the server last gave a status
@@ -284,26 +284,28 @@ class Job(RemoteBackend):
         raise self._failure(cause, submitting)
 
     def _failure(self, error, submitting):
-        code, text, problem = None, None, one_line(error)
+        code, text, problem = 0, None, one_line(error)
         if isinstance(error, httpx.HTTPStatusError):
             code, text = error.response.status_code, self._without_key(error.response.text)
-            problem = f"HTTP {code}: {' '.join(text.split())}"
-            if 400 <= code < 500 and code != 429:
-                return NotReady(
-                    f"the server refused the request ({problem}); check NDIF_API_KEY (keys: https://login.ndif.us) and "
-                    "what else it names, then run again",
-                    text,
-                )
-        # NDIF's own 503 has a detail; a proxy that answers 502 or 503 may have passed the request on
-        not_taken = code == 429 or (code == 503 and '"detail"' in text)
+            problem = f"HTTP {code}: {textwrap.shorten(text, 400)}"
+        own = '"detail"' in (text or "")  # in each of NDIF's own errors
+        if not own and code in (301, 302, 307, 308, 404, 405, 501):
+            return NotReady(f"this address does not answer as NDIF does ({problem}); check it, then run again", text)
+        if 400 <= code < 500 and code != 429:
+            return NotReady(
+                f"the server refused the request ({problem}); check NDIF_API_KEY (keys: https://login.ndif.us) and "
+                "what else it names, then run again",
+                text,
+            )
+        # a proxy that answers 502 or 503 may have passed the request on
+        not_taken = code == 429 or (code == 503 and own)
         if not submitting or not_taken or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             what, retry = "the server could not be reached ({}); check the host and the network, then run again", "ask"
         else:
-            what, retry = (
-                "the job was sent, but the server did not confirm it ({}); it may be running, under an unknown id: "
-                "run again to submit a new one",
-                "send",
-            )
+            what, retry = "the job was sent, but the server did not confirm it ({})", "send"
+            if isinstance(error, ValidationError):
+                what = "this address does not answer as NDIF does ({}); check it"
+            what += "; the job may be running, under an unknown id: run again to submit a new one"
         return ServerUnreachable(what.format(problem), text, retry)
 
     def _without_key(self, text):

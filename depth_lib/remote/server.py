@@ -1,9 +1,12 @@
 """The server that `remote` names: its address, its key, and its answers before a job is sent."""
 
+import contextlib
 import functools
+import math
 import os
 import re
 import sys
+from typing import Any
 
 import httpx
 from nnsight import CONFIG
@@ -17,6 +20,16 @@ NO_GRADIENTS_THERE = (
     "the server runs this key's jobs in its sandbox, which no gradient leaves; leave out method, or give "
     'method="increments"'
 )
+
+
+def from_environment(name: str, kind: type, default: float) -> Any:
+    """A number above 0 in an environment variable; NotReady for anything else in it."""
+    text = os.environ.get(name) or default
+    with contextlib.suppress(ValueError, OverflowError):
+        if 0 < (value := kind(text)) < math.inf:
+            return value
+    what = "a whole number" if kind is int else "a number"
+    raise NotReady(f"{name} is {text}; set it to {what} above 0, or unset it")
 
 
 def host_of(remote: bool | str) -> str:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from zipfile import is_zipfile
 
 from ..embedded import TOYS, toy_path
 from ..files import in_project
@@ -79,18 +80,21 @@ BROKEN = "broken"  # in a record: why it cannot be read
 
 def record_in(folder: Path) -> dict:
     """The content of `run.json` in a run's folder; {} if there is none, and `BROKEN` if it cannot be read."""
-    path = folder / RECORD
+    path, parts = folder / RECORD, ("made_from", "versions", "params")
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            "made_from": dict(record["made_from"]),
-            "versions": dict(record["versions"]),
-            "params": record["params"],
-        }
+        return {name: dict(record[name]) for name in parts}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return {BROKEN: f"{path} cannot be read ({error})"}
+    except OSError as error:
+        return {BROKEN: f"{path} cannot be read ({error.strerror})"}
+    except (ValueError, KeyError, TypeError):
+        return {BROKEN: f"{path} is damaged: it is not a JSON object with {', '.join(parts)}"}
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether a result's file is cut off: it lacks the end of a zip file. Other damage is found when it is read."""
+    return path.exists() and not is_zipfile(path)
 
 
 def why_not_done(path: Path, asked: Mapping) -> list[str]:

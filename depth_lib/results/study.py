@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..data.datasets import with_levels
-from ..params import by_paper, command, in_order
+from ..params import by_paper, command, in_order, words
 from .artifacts import read_artifact
 from .provenance import differing, record_in
 from .schemas import (
@@ -41,7 +41,7 @@ class Study(dict):
     `pairs` has the labels of questions other than the papers', and `paths` the files. `problems` are warned about:
     unreadable files, runs without results, results of earlier versions, and different prompts or weights in one row.
 
-    Raises MissingArtifact if the folder has no results.
+    Raises MissingArtifact if the folder has no results of these, or none that can be read.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Study(dict):
     ) -> None:
         if not isinstance(folder, str | Path):
             raise ArtifactError(f'a {type(folder).__name__} is no folder of results; give its path, such as "outputs"')
-        self.folder = Path(folder)
+        self.folder, models, datasets = Path(folder), words(models), words(datasets)
         self.problems = []
         self._found = find_results(self.folder)
         found_datasets, found_models, names = map(dict.fromkeys, zip(*self._found, strict=True))
@@ -61,6 +61,9 @@ class Study(dict):
                     self[dataset, model, name] = read_artifact(path)
                 except (ArtifactError, OSError) as error:
                     self.problems.append(str(error))
+        if not self:
+            there = f"it has {', '.join(found_models)} on {', '.join(found_datasets)}"
+            raise MissingArtifact(*self.problems[:1] or [f"{self.folder} has no result of these; {there}"])
         self.paths = {key: self._found[key] for key in self}
         self.pairs = sorted({parse_name(path).pair for path in self._found.values()} - {""})
         self.problems += [*(self._not_begun() if models is None else ()), *self._outdated(), *self._mixtures()]
@@ -167,15 +170,13 @@ def load_results(
 
     Values per prompt and token ids are left out. For an erasure, layer 0 is the embeddings.
 
-    Raises MissingArtifact if the folder has no results.
+    Raises MissingArtifact if the folder has no results of these, or none that can be read.
     Cost: no forward pass.
     """
     frames = [
         frame_of(without_pair(probe), result).assign(model=model, dataset=dataset, probe=probe)
         for (dataset, model, probe), result in Study(folder, models, datasets).items()
     ]
-    if not frames:
-        raise MissingArtifact(f"no result in {folder} can be read, or none is of these models and datasets")
     names = ["model", "dataset", "probe", "layer", "key", "value", "column"]
     tidy = pd.concat(frames, ignore_index=True)[names]
     return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category") | {"column": "Int64"})

@@ -18,6 +18,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from .. import __version__
+from ..data.datasets import dataset_named
 from ..files import in_project
 from ..models.gguf import WHEELS, fetched
 from ..params import (
@@ -86,6 +87,7 @@ class Options(Params):
             placed = set()  # probes that read no prompts
             for dataset in datasets:
                 run = Run(self.given("PROBES") | {"MODEL": model, "DATASET": dataset, "OUT": str(self.out)})
+                dataset_named(dataset, run.params.SOURCE)  # which refuses an unknown one
                 probes = [probe for probe in self.PROBES or run.params.PROBES if probe not in placed]
                 placed |= {probe for probe in probes if not ARTIFACTS[probe].reads}
                 run.params.PROBES = probes

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ..files import holder
-from ..results.provenance import BROKEN, record_in
+from ..results.provenance import BROKEN, is_damaged, record_in
 from ..results.schemas import ARTIFACTS, RECORD
 from ..run import Run
 from .execute import why_failed
@@ -38,12 +38,17 @@ def matrix(out: Path, runs: Sequence[Run], problems: Sequence[str] = ()) -> str:
     for run in runs:
         lacking = _lacking(run)
         n_asked, n_lacking = n_asked + len(run.asked), n_lacking + len(lacking)
-        words = ["–" if name not in run.asked else "missing" if name in lacking else "done" for name in probes]
-        rows.append((run.dataset, run.model, *words))
+        rows.append((run.dataset, run.model, *(_word(run, name, lacking) for name in probes)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     notes = [f"{run.name}: {note}" for run in runs for note in _notes(run)]
     return "\n".join([*lines, *notes, *problems, f"{out}: {n_asked - n_lacking} of {n_asked} done"])
+
+
+def _word(run: Run, name: str, lacking: Sequence[str]) -> str:
+    if name not in run.asked:
+        return "–"
+    return "done" if name not in lacking else "damaged" if is_damaged(run.path(name)) else "missing"
 
 
 def _lacking(run: Run) -> list[str]:

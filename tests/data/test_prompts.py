@@ -215,7 +215,7 @@ def test_a_dataset_of_ones_own_can_have_levels(own, rows):
             {"FILE": "rows.jsonl"},
             "params/datasets/mine.yaml has no TEMPLATE; write how a row becomes a prompt, as in gsm8k.yaml",
         ),
-        ({"TEMPLATE": "{{ q }}"}, "params/datasets/mine.yaml has neither REPOSITORY nor FILE; give one, or source="),
+        ({"TEMPLATE": "{{ q }}"}, "params/datasets/mine.yaml has neither REPOSITORY nor FILE; write one there"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q.x }}"}, "row 1 does not fit the template of mine ('str object' has"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q"}, "row 1 does not fit the template of mine (unexpected end"),
         (

@@ -66,6 +66,8 @@ def test_what_fit_lens_writes_is_a_published_artifact_and_reads_back_whole(llama
     assert all(torch.equal(stored["J"][l], lens["A"][l + 1]) for l in range(L - 1))
     again = dl.load_lens(tmp_path / "lens.pt")
     assert all(torch.equal(again[key], lens[key]) for key in ("A", "b"))
+    with pytest.raises(LensError, match="is not on the Hub and has no revision 'v1'; leave revision out"):
+        dl.load_lens(tmp_path / "lens.pt", revision="v1")
     assert again["kind"] == "ridge" and again["unembedding"] == unembedding_hash(llm)
 
 

@@ -17,6 +17,7 @@ from depth_lib.embedded import toy_path
 from depth_lib.models.errors import ArchitectureError, ModelError
 from depth_lib.models.families import read_config
 from tests.families import save_family
+from tests.tiny_tokenizers import char_tokenizer
 
 HUB_ID = "somebody/tiny-llama"
 
@@ -144,10 +145,21 @@ def test_a_broken_checkpoint_is_refused_with_the_reason(broken, file, content, m
     assert len(line) < 600
 
 
-def test_a_folder_without_a_tokenizer_is_refused(broken):
-    folder = broken("tokenizer_config.json", None)
+@pytest.mark.parametrize("config", [None, "{}"])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path, config):
+    folder = shutil.copytree(toy_path("toy-4l"), tmp_path / "toy")
     (folder / "tokenizer.json").unlink()
-    assert f"{folder} has no tokenizer; write it there: tokenizer.save_pretrained(" in refusal(folder)
+    (folder / "tokenizer_config.json").unlink()
+    if config:
+        (folder / "tokenizer_config.json").write_text(config)
+    says = f"{folder} has no tokenizer; write it there: tokenizer.save_pretrained("
+    assert says in refusal(folder)
+    if not config:
+        assert says in refusal(folder, char_tokenizer())
+
+
+def test_a_revision_of_what_is_not_on_the_hub_is_refused(checkpoint):
+    assert f"'{checkpoint}' is not on the Hub and has no revision 'v1'; leave" in refusal(checkpoint, revision="v1")
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ REFUSED = [
     # NDIF's own 503 has a detail
     ({"post": [(PROXY, 503)]}, remote.ServerUnreachable, "HTTP 503: <html>.*may be running", "send", (1, 1)),
     ({"post": ["swallow"]}, remote.ServerUnreachable, "may be running, under an unknown id", "send", (1, 1)),
+    ({"post": [(b"<html>", 200)]}, remote.ServerUnreachable, "not answer as NDIF does.*may be running", "send", (1, 1)),
+    ({"post": [(b"<html>", 404)]}, remote.NotReady, "not answer as NDIF does .HTTP 404: <html>.; check", None, (1, 1)),
     ({"post": [(FAILED, 200)]}, remote.JobFailed, "reports: the model is not deployed; correct that", None, (1, 1)),
     ({"poll": ["reset"] * 999}, remote.ServerUnreachable, "RemoteProtocolError", "ask", (1, 0)),
     ({"poll": [(ANSWER | {"data": None}, 200)]}, remote.ResultRefused, "no address of its result; tell", None, (1, 1)),
@@ -193,6 +195,15 @@ def test_a_job_that_hangs_ends_at_the_deadline_and_is_picked_up_later(llm, loopb
         loopback.switch()
         assert ask(llm, loopback) == RIGHT
         assert submitted() == 1
+
+
+@pytest.mark.parametrize("hours", ["twelve", "0", "-1", "nan", "inf"])
+def test_a_deadline_that_is_no_number_of_hours_is_named(llm, loopback, monkeypatch, hours):
+    monkeypatch.setenv("DEPTH_LIB_DEADLINE", hours)
+    with pytest.raises(
+        remote.NotReady, match=f"DEPTH_LIB_DEADLINE is {hours}; set it to a number above 0, or unset it"
+    ):
+        ask(llm, loopback)
 
 
 def test_an_error_in_the_probe_comes_back_with_the_servers_traceback(llm, loopback):

@@ -112,8 +112,8 @@ def test_what_is_no_result_is_named_left_out_of_a_study_and_neither_run_nor_touc
     with pytest.raises(ArtifactError) as error:
         load_artifact(saved)
     assert re.fullmatch(re.escape(str(saved)) + line, str(error.value))
-    with pytest.warns(UserWarning, match=saved.name):
-        assert not Study(tmp_path)
+    with pytest.raises(MissingArtifact, match=f"{saved.name} is no residual_erasure artifact"):
+        Study(tmp_path)
     assert {file.name: file.read_bytes() for file in saved.parent.iterdir()} == before and not trace.exists()
 
 

@@ -71,7 +71,9 @@ def test_a_result_is_done_if_the_record_is_what_is_asked_and_its_probes_version_
 def test_a_broken_record_is_named(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     (tmp_path / "logitlens_3exps.pt").touch()
-    assert "run.json cannot be read (" in record_in(tmp_path)["broken"]
+    assert (
+        "run.json is damaged: it is not a JSON object with made_from, versions, params" in record_in(tmp_path)["broken"]
+    )
     assert strays(tmp_path) == why_not_done(tmp_path / "logitlens_3exps.pt", {}) == [record_in(tmp_path)["broken"]]
 
 

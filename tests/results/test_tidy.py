@@ -36,6 +36,9 @@ def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp
     write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["logit_lens"], papers_keys_only=True)
     with pytest.warns(UserWarning, match="no meta"):
         assert len(dl.load_results(tmp_path)) == 2 * 28
+        assert len(dl.load_results(tmp_path, models="Qwen2.5-7B", datasets="gsm8k")) == 2 * 28
+    with pytest.raises(MissingArtifact, match="has no result of these; it has Qwen2.5-7B on gsm8k"):
+        dl.load_results(tmp_path, models="Qwen2.5-14B")
     for part in ("gsm8k", "gsm8k/Qwen2.5-7B"):
         with pytest.raises(MissingArtifact, match=f"{part} has no DATASET/MODEL/.*; give {tmp_path}, or read one file"):
             dl.load_results(tmp_path / part)

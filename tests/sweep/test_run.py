@@ -11,7 +11,7 @@ from depth_lib.depths import untrained
 from depth_lib.effective_depth.tables import CONTROL, depths
 from depth_lib.params import ParamsError
 from depth_lib.results.provenance import prompts_hash
-from depth_lib.results.schemas import ARTIFACTS, RANDOM, label_of
+from depth_lib.results.schemas import ARTIFACTS, RANDOM, MissingArtifact, label_of
 from depth_lib.results.study import Study
 from depth_lib.run import OtherSettings, Run
 from depth_lib.sweep.cli import main
@@ -137,6 +137,21 @@ def test_one_file_with_odd_meta_is_left_out_of_a_folder_and_named(cell, meta):
     with pytest.warns(UserWarning, match="its meta"):
         frame = dl.load_results(run.out)
     assert {*frame.probe} == {"logit_lens"}
+
+
+def test_a_result_that_is_cut_off_is_damaged_in_the_status_and_computed_again(cell, capsys):
+    run = Run(cell | {"PROBES": ["logit_lens"]})
+    run.result("logit_lens")
+    run.note()
+    path = run.path("logit_lens")
+    for kept in (0, path.stat().st_size // 2):
+        path.write_bytes(path.read_bytes()[:kept] if kept else b"")
+        capsys.readouterr()
+        assert main(["status", "--out", cell["OUT"]]) == 0
+        assert "damaged" in (said := capsys.readouterr().out) and "0 of 1 done" in said
+        with pytest.raises(MissingArtifact, match=f"{path.name} is no logit_lens artifact: it is truncated"):
+            dl.load_results(run.out)
+        assert run.result("logit_lens")["n_tokens"].shape == (3,) and run.lacking == []
 
 
 def test_numbers_by_level_without_the_levels_are_named(cell, tmp_path):
