@@ -163,8 +163,9 @@ class Run:
     def __init__(self, cell: Mapping, prompts: Sequence[str] | None = None):
         if not isinstance(cell, Mapping):
             raise ParamsError(f'a {type(cell).__name__} has no parameters; give a dict: dl.Run({{"MODEL": "toy-8l"}})')
+        known = {*DatasetFile.model_fields, *ModelFile.model_fields, "MODELS", "DATASETS"}
         for name in cell:
-            if name not in DatasetFile.model_fields | ModelFile.model_fields and name.isupper():
+            if name.isupper() and name not in known:
                 if near := get_close_matches(name, Params.model_fields, n=1, cutoff=0.9):
                     raise ParamsError(f"{name} is not a parameter; did you mean {near[0]}? Rename or delete {name}")
         self.params = params = resolved(cell)

@@ -190,7 +190,8 @@ def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own
 def test_capitals_that_nearly_spell_a_parameter_are_refused_and_other_names_are_ones_own(cell):
     with pytest.raises(ParamsError, match="^N_EXAMPLE is not a parameter; did you mean N_EXAMPLES?"):
         Run(cell | {"N_EXAMPLE": 3})
-    assert Run(cell | {"SEEDS": [1], "TRAINING": "base", "MY_NAMES": 1, "n_example": 3}).params.N_EXAMPLES == 3
+    own = {"SEEDS": [1], "MODELS": ["a"], "TRAINING": "base", "MY_NAMES": 1, "n_example": 3}
+    assert Run(cell | own).params.N_EXAMPLES == 3
 
 
 def test_a_disk_that_refuses_is_named_with_what_to_do(cell, tmp_path, monkeypatch):
