@@ -46,5 +46,5 @@ def execute(notebook, output, given):
         for probe, changed in run.asked.values():
             if not run.is_done(probe, **changed):
                 run._note(run.path(probe, **changed), probe)
-                run.path(probe, **changed).touch()
+                run.path(probe, **changed).write_bytes(b"PK\5\6" + bytes(18))  # an empty zip file
     return 0
