@@ -98,7 +98,7 @@ def test_maps_of_a_folder_are_laid_out_in_the_papers_grid(tmp_path):
 def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
     with pytest.raises(ValueError, match=f"no figure is called '9z'; use one of 2a, .*{[*HU][-1]}"):
         dl.paper("9z", {})
-    with pytest.raises(ValueError, match="no figure is called '3'; there are 3a, 3b$"):
+    with pytest.raises(ValueError, match="no figure is called '3'; use one of 3a, 3b$"):
         dl.paper("3", {})
     for number, why in (("1", "not drawn: it shows benchmark scores"), ("9", "draw 6b")):
         with pytest.raises(ValueError, match=why):

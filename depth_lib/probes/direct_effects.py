@@ -6,7 +6,8 @@ The obvious loop, for each token k of the answer and the final residual h_L of t
         direct_att[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − a_l))[k]
         direct_mlp[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − m_l))[k]
 
-The final norm reads the changed residual, it is not frozen.
+The final norm reads the changed residual, it is not frozen. In families whose blocks multiply h_l + a_l + m_l by a
+number, a_l and m_l are what is left of them in h_L: times the numbers of block l and all later ones.
 """
 
 import torch
@@ -15,7 +16,7 @@ from nnsight import TransformersModel
 from ..data.tokens import answer_span
 from ..models.check import verified_arch
 from ..residual.budget import rows_of_logits
-from ..residual.residual_stream import entering, inputs, read_block, skip_head
+from ..residual.residual_stream import entering, inputs, read_block, rescaling, skip_head
 from ..residual.unembedding import lens
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -65,8 +66,11 @@ def measure_direct_effects(llm, arch, ids, answer):
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
-                a, m, h = read_block(block, arch, h)
+                before, (a, m, h) = h, read_block(block, arch, h)
                 added.append(torch.stack([a[0, predicting], m[0, predicting]]))  # [2, A, d]
+                if arch.rescales:  # h_{l+1} = k (h_l + a_l + m_l), so h_L has k a_l of it
+                    k = rescaling(before.to(h.device).float() + a + m, h.float())
+                    added = [parts * k.to(parts.device) for parts in added]
             final = h[0, predicting]
             changed = [(final.float() - parts.to(final.device)).to(final.dtype) for parts in added]
             rows = torch.cat([final[None], *changed]).flatten(0, 1)

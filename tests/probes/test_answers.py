@@ -6,6 +6,7 @@ import torch
 import depth_lib as dl
 from depth_lib.data.tokens import text_ids
 from tests.families import ARCHETYPES, build, make_identity, of_families
+from tests.models.kinds import tiny
 from tests.oracles import answer_span, curves, in_float64
 from tests.oracles.answers import direct_effects
 from tests.probes.comparing import close
@@ -120,6 +121,30 @@ def test_direct_effects_are_those_of_the_oracle(pair):
         for key, truth in direct_effects(model, ids, span).items():
             close(found[key], truth, 3e-5, scale=0.1)  # a difference of logits
         assert "".join(found["tokens"]) == answer
+
+
+@torch.no_grad()
+def test_direct_effects_are_of_what_is_left_where_blocks_multiply_the_residual():
+    model, added, final = tiny("gemma4_text").float().eval(), [], []
+    for block in model.model.layers:
+        block.layer_scalar.fill_(0.5)
+        block.post_attention_layernorm.register_forward_hook(lambda _, args, output: added.append(output[0]))
+    model.model.norm.register_forward_pre_hook(lambda _, args: final.append(args[0][0]))
+    llm = dl.load_model(model, char_tokenizer())
+    found = dl.direct_effects(llm, PROMPTS[0], ANSWERS[0])
+    ids, (first, end) = answer_span(llm.tokenizer, PROMPTS[0], ANSWERS[0])
+    added.clear(), final.clear()
+    model(torch.tensor([ids]), use_cache=False)
+    h, n_layers, predicting = final[0], len(added), slice(first - 1, end - 1)
+
+    def log_p(h):
+        logits = model.lm_head(model.model.norm(h[predicting]))
+        cap = model.config.final_logit_softcapping
+        logits = logits if cap is None else cap * torch.tanh(logits / cap)
+        return logits.log_softmax(-1).gather(1, torch.tensor(ids[first:end])[:, None])[:, 0]
+
+    for l, a in enumerate([*added]):
+        close(found["direct_att"][l], log_p(h) - log_p(h - a * 0.5 ** (n_layers - l)), 3e-5, scale=0.1)
 
 
 def test_a_block_that_adds_nothing_has_no_direct_effect():
