@@ -4,6 +4,7 @@ import io
 import json
 import socket
 import traceback
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from depth_lib.files import cache_folder
 from depth_lib.models.families import describe
 from depth_lib.remote import job
 from depth_lib.remote.job import QUIET, SILENCE  # as imported: tests are less patient
+from depth_lib.remote.journal import Journal
 from tests.calls import TEXTS
 from tests.remote.loopback.fixture import KEY, journal
 
@@ -185,6 +187,28 @@ def test_a_key_that_the_server_quotes_is_in_no_traceback_output_or_file(llm, loo
     printed = capfd.readouterr()
     whole = "".join(traceback.format_exception(caught.value))
     assert KEY not in whole + caught.value.server_text + printed.out + printed.err + str(journal())
+
+
+def test_a_job_is_waited_for_twelve_hours(llm, loopback, monkeypatch, tmp_path):
+    monkeypatch.delenv("DEPTH_LIB_DEADLINE")
+    assert job.Job(llm, loopback.host, tmp_path, factors, {}).deadline == 12 * 3600
+
+
+@pytest.mark.parametrize("models", [("a", "a"), ("a", "b")])
+def test_jobs_of_one_result_are_joined_unless_their_model_was_deployed_again_between_them(models, tmp_path):
+    dropped = []
+    first, last = (
+        SimpleNamespace(model_key=model, runs=runs, job_id=runs, meta={}, drop=lambda: dropped.append(1), forget=bool)
+        for model, runs in zip(models, ("1", "2"), strict=True)
+    )
+    kept = Journal(tmp_path)
+    kept.finish([first])
+    if models == ("a", "a"):
+        with pytest.raises(remote.RemoteError, match="deployed the model again between two jobs"):
+            kept.finish([last])
+    else:
+        kept.finish([last])
+    assert dropped == [1] * (models == ("a", "a"))
 
 
 def test_a_job_that_hangs_ends_at_the_deadline_and_is_picked_up_later(llm, loopback, monkeypatch):
