@@ -3,7 +3,7 @@
 The obvious loop (tests/oracles/lenses.py):
 
     for each l in 0..L and place p of an answer's token:
-        z = lens(h_l[p − 1])
+        z = unembed(norm(A_l h_l[p − 1] + b_l)), with A_l = 1 and b_l = 0 without a lens and for l = L
         answer_log_probs = log_softmax(z)[token]      answer_ranks = 1 + how many of z exceed z[token]
         answer_kl = KL(softmax(z) ‖ y)
 """
@@ -33,8 +33,8 @@ def answer_lens(
     >>> dl.answer_lens(llm, "5 + 7 = ", "12")["answer_ranks"].shape
     torch.Size([5, 2])
 
-    At the position before each token, z_l = lens(A_l h_l + b_l). answer_log_probs = log softmax(z_l)[token], and
-    answer_ranks = 1 + the number of entries of z_l above z_l[token].
+    At the position before each token, z_l = unembed(norm(A_l h_l + b_l)). answer_log_probs = log softmax(z_l)[token],
+    and answer_ranks = 1 + the number of entries of z_l above z_l[token].
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together; to measure a whole text, give its first word as the question and
@@ -82,7 +82,7 @@ def measure_answer_lens(llm, arch, ids, answer, lens=None):
             logits = [unembed(llm, arch, x.to(h[-1].device)).cpu() for x in translation]
     true, log_p = torch.tensor([ids[place] for place in answer])[:, None], torch.stack(logits).log_softmax(-1)
     of_true = log_p.gather(2, true.expand(len(log_p), -1, 1))
-    finite = log_p.clamp_min(-1e3)  # a bias may exclude a token
+    finite = log_p.clamp_min(-1e3)  # −inf where a bias excludes a token: 0 · inf is NaN
     return {
         "answer_log_probs": of_true[..., 0],
         "answer_ranks": 1 + (log_p > of_true).sum(2).float(),

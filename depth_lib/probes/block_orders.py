@@ -21,7 +21,7 @@ from ..data.tokens import tokenize
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.stream import Row, Stream, output_changes
-from ..results.means import no_loss_of_one_token, over_prompts
+from ..results.means import one_token_loss_to_nan, over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
@@ -57,7 +57,7 @@ def block_orders(
     - order_loss [K]: rise of −log p(next token), nats; negative if the order predicts better
     - order_kl [K]: KL(y ‖ ȳ), nats
     - order_top1 [K]: share of positions whose most likely next token stays the same
-    - <key>_by_prompt [P, K]: each of these per prompt
+    - <key>_by_prompt [P, K]: each of these per prompt; the loss of a prompt of one token is NaN, and no mean counts it
     - orders [K, longest]: the orders, padded with −1
     - n_layers [1]: L
 
@@ -70,7 +70,7 @@ def block_orders(
     found = run(
         measure_block_orders, llm, arch, ids, wanted, budget, remote=remote, over="prompts", label="orders of blocks"
     )
-    no_loss_of_one_token(found, ids)
+    one_token_loss_to_nan(found, ids)
     longest = max(map(len, wanted))
     padded = torch.tensor([[*order, *[-1] * (longest - len(order))] for order in wanted], dtype=torch.float32)
     by_prompt = {f"order_{key}": value for key, value in found.items()}

@@ -21,7 +21,7 @@ from ..residual.budget import compares_in_batch, tokens_in_pass
 from ..residual.distributions import output_change
 from ..residual.residual_stream import final_residual, inputs, silence, skip_head, start_at
 from ..residual.stream import Stream, read_residuals
-from ..results.means import no_loss_of_one_token, over_prompts
+from ..results.means import one_token_loss_to_nan, over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
@@ -61,22 +61,26 @@ def block_removal(
     - removal_sizes [N]: the sizes n
     - angular_distance [N, L]: arccos(cos(h_s, h_{s+n})) / π at the last token
     - block_influence [L]: 1 − cos(h_l, h_{l+1})
-    - loss, shuffled_loss and n_tokens [P]: for whole blocks only, as in `logit_lens`; they show whether the model
-      predicts these prompts better than shuffled ones
-    - removal_order [L]: for attention or MLP, the order of removal; the measures are then [L]
-    - <key>_by_prompt [P, …]: each of these per prompt
+    - loss, shuffled_loss and n_tokens [P]: as in `logit_lens`; they show whether the model predicts these prompts
+      better than shuffled ones
+    - removal_order [L]: only for attention or MLP, the order of removal. The three measures are then [L], and the
+      four entries above are absent
+    - <key>_by_prompt [P, …]: per prompt
+
+    Losses of a prompt of one token are NaN, and no mean counts them.
 
     Raises ValueError for a size outside 1..L − 1, sizes with a part, an unknown part, or a prompt without tokens.
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
-    Cost: two forward passes per prompt, and about L / 2 more for each n. For a part: one, and about 1.5 L more.
+    Cost: two forward passes per prompt, and up to L / 2 more for each n; "refined" adds one for each n that it goes on
+    to. For a part: two, and about 1.5 L more.
     """
     arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
     n_layers, refined = arch.n_layers, isinstance(sizes, str) and sizes == "refined"
 
     def measure(removed):
         found = run(measure_block_removal, llm, arch, ids, removed, part, budget, remote=remote, over="prompts")
-        no_loss_of_one_token(found, ids)
+        one_token_loss_to_nan(found, ids)
         return {f"removal_{key}": found.pop(key) for key in ("loss", "kl", "top1")} | found
 
     if part != "layer":
@@ -97,9 +101,10 @@ def block_removal(
         for key in by_prompt.keys() - {"block_influence"}:
             by_prompt[key] = torch.cat([by_prompt[key], more[key]], dim=1)[:, order]
     found = over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
-    whole = [(of_prompt, 0) for of_prompt in ids]
+    whole = [(of_prompt, 0) for of_prompt in ids]  # 0: measured from the first token
+    # only for the losses; no pass of its own for the shuffled
     lens = run(measure_logit_lens, llm, arch, whole, generate=0, all_measures=False, remote=remote, over="prompts")
-    no_loss_of_one_token(lens, ids)
+    one_token_loss_to_nan(lens, ids)
     return Result("block_removal", found | {key: lens[key] for key in ("loss", "shuffled_loss", "n_tokens")}, llm)
 
 
@@ -108,12 +113,12 @@ def _removed_in_a_row(measure, sizes, n_prompts, n_layers):
     # by their ends: rows of one batch then wait for the same blocks
     stretches = [range(s, end) for end in range(1, n_layers + 1) for s in range(end) if end - s in sizes]
     found = measure([list(blocks) for blocks in stretches])
-    n, s = torch.tensor([(sizes.index(len(blocks)), blocks.start) for blocks in stretches]).T
+    row, s = torch.tensor([(sizes.index(len(blocks)), blocks.start) for blocks in stretches]).T
     by_prompt = {"block_influence": found.pop("influence")}
-    found["angular_distance"] = found.pop("angular")[:, s, s + torch.tensor(sizes)[n]]
+    found["angular_distance"] = found.pop("angular")[:, s, s + torch.tensor(sizes)[row]]
     for key, values in found.items():
         by_prompt[key] = torch.full((n_prompts, len(sizes), n_layers), torch.nan, dtype=torch.float32)
-        by_prompt[key][:, n, s] = values
+        by_prompt[key][:, row, s] = values
     return by_prompt
 
 
@@ -155,9 +160,10 @@ def _of_prompt(llm, arch, ids, removed, part, budget):
                 for x, y in zip(h, h[1:], strict=False)
             ]
     if part != "layer":
-        damage, in_batch = torch.zeros(4, len(removed), len(ids), dtype=torch.float32), compares_in_batch(llm, h[0])
-        for some in _passes(removed, (budget or tokens_in_pass(llm, arch, h[0])) // len(ids) - in_batch):
-            damage[:, some] = _without_parts(llm, arch, ids, h, [removed[k] for k in some], part, in_batch)
+        damage = torch.zeros(4, len(removed), len(ids), dtype=torch.float32)
+        n_clean = int(compares_in_batch(llm, h[0]))
+        for some in _passes(removed, (budget or tokens_in_pass(llm, arch, h[0])) // len(ids) - n_clean):
+            damage[:, some] = _without_parts(llm, arch, ids, h, [removed[k] for k in some], part, n_clean)
     return damage_of_prompt(damage) | {
         "angular": (torch.cosine_similarity(last, last[:, None], dim=-1).clamp(-1, 1).arccos() / torch.pi).float(),
         "influence": 1 - torch.stack(cosines),
@@ -178,22 +184,22 @@ def _passes(removed, n_rows):
     return passes
 
 
-def _without_parts(llm, arch, ids, h, removed, part, in_batch):
+def _without_parts(llm, arch, ids, h, removed, part, n_clean):
     """The four numbers of `damage` [4, R, T] if this part of each of these blocks adds nothing.
 
-    h: h_0..h_L, clean. in_batch: whether a clean row of the same batch stands in for h_L.
+    h: h_0..h_L, clean. n_clean: 1 if a clean row of the same batch stands in for h_L, else 0.
     """
-    first, n_rows = min(min(gone) for gone in removed), in_batch + len(removed)
+    first, n_rows = min(min(gone) for gone in removed), n_clean + len(removed)
     with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids, n_rows), use_cache=False):
+        with llm.trace(inputs(llm, arch, ids, batch=n_rows), use_cache=False):
             rows = h[first].repeat(n_rows, 1, 1)
             start_at(llm, arch, first, rows)  # earlier blocks are skipped
             for l in range(first, arch.n_layers):
-                without = [(k, slice(None)) for k, gone in enumerate(removed, in_batch) if l in gone]
+                without = [(k, slice(None)) for k, gone in enumerate(removed, n_clean) if l in gone]
                 if without:
                     silence(llm.blocks[l], arch, rows.shape, part, without)
             final = final_residual(llm, arch)
-            finals = final if in_batch else torch.cat([h[-1][None].to(final.device), final])
+            finals = final if n_clean else torch.cat([h[-1][None].to(final.device), final])
             damage = output_change(llm, arch, finals, [*ids[1:], -1]).cpu()
             skip_head(llm, arch, final)
     return damage

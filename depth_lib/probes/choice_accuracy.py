@@ -15,7 +15,7 @@ from ..params import whole
 from ..residual.arch import Arch
 from ..residual.residual_stream import final_residual, inputs, skip_head
 from ..residual.stream import Stream
-from ..residual.unembedding import lens
+from ..residual.unembedding import lens as unembed
 from ..session import run
 from .block_orders import order_damage
 
@@ -35,7 +35,8 @@ def choice_accuracy(
     torch.Size([1, 2])
 
     As in lm-evaluation-harness, acc compares Σ log p of the endings' tokens, given the context, and acc_norm compares
-    Σ log p / bytes of the ending. `correct` uses acc_norm, because a plain sum penalises long endings.
+    Σ log p / bytes of the ending (the harness divides by characters: the same for ASCII). `correct` uses acc_norm,
+    because a plain sum penalises long endings.
 
     - llm: from `load_model`.
     - choices: from `load_choices`, or a list of (context, endings, index of the right one), all with E endings.
@@ -60,7 +61,7 @@ def choice_accuracy(
     orders, several = _orders_of_choices(removed, order, arch.n_layers)
     log_probs, picked, right, _ = endings_scored(llm, arch, choices, orders, remote, budget)
     correct = (picked == right).float()
-    which = slice(1, None) if several else -1  # row 0: the model as it is
+    which = slice(1, None) if several else -1  # else the one order, or the unchanged model (row 0)
     by_sum = (log_probs.argmax(-1) == right).float()
     unchanged = {"unchanged_correct": correct[0]} if orders else {}
     return {
@@ -98,7 +99,7 @@ def endings_scored(
     found = run(measure_endings, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")
     shape = len(choices), *n_endings
     log_probs = found["log_probs"].unflatten(0, shape).movedim(2, 0)  # [C, E, 1 + K] -> [1 + K, C, E]
-    # without the space that separates an ending from its context, as lm-evaluation-harness counts
+    # without the space before an ending, as in lm-evaluation-harness, which divides by characters: the same for ASCII
     n_bytes = torch.tensor([[len(ending.lstrip(" ").encode()) for ending in endings] for _, endings, _ in choices])
     n_tokens = torch.tensor([len(places) for _, places in texts]).view(shape)
     return log_probs, (log_probs / n_bytes).argmax(-1), torch.tensor([int(right) for *_, right in choices]), n_tokens
@@ -112,7 +113,7 @@ def _orders_of_choices(removed, order, n_layers):
         order = order_without(*stretch_of(removed), n_layers)
     if order is None:
         return [], False
-    several = not whole(order)
+    several = not whole(order)  # a list of whole numbers is one order
     return checked_orders(order, n_layers) if several else [checked_order(order, n_layers)], several
 
 
@@ -129,7 +130,7 @@ def measure_endings(llm, arch, texts, orders, budget):
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 stream = Stream(llm, arch, ids, budget) if orders else None
                 final = stream.h[-1] if orders else final_residual(llm, arch)[0].clone()
-                log_p = lens(llm, arch, final[[*predicting]]).log_softmax(-1)
+                log_p = unembed(llm, arch, final[[*predicting]]).log_softmax(-1)
                 of_text = sum(log_p[k, ids[place]] for k, place in enumerate(ending)).cpu()[None]
                 if orders:
                     _, _, losses, _ = order_damage(stream, orders, predicting)  # ‖y − ȳ‖₂, KL, loss, top token changes

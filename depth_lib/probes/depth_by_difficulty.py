@@ -1,5 +1,12 @@
 """Does a harder question use more depth? Layer effects, measured where the answer is predicted.
 
+The obvious loop, with c_l = h_{l+1} − h_l and y the output of the clean run:
+
+    for each example, block s and position t:
+        run the model, but skip block s at tokens 1..t−1
+        layer_effect[s, l] = max over tokens i ≥ t of ‖c_l[i] − c̄_l[i]‖ / ‖c_l[i]‖
+        output_effect[s] = max over tokens i ≥ t of ‖y[i] − ȳ[i]‖₂
+
 Source: Csordás et al. 2025, section 4.
 """
 
@@ -58,9 +65,9 @@ def depth_by_difficulty(
     for number, example in enumerate(examples):
         ids, answer, _ = answer_span(llm, example.question, example.answer)
         positions = [answer[0] - 1]
-        if example.within:
+        if example.within:  # up to four of every 4th place of the answer, as published; at least its first
             positions = [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
-        if min(positions) < 2:
+        if min(positions) < 2:  # t = 1 skips nothing: token 0 stays
             raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
         cases.append((ids, positions))
     effects = run(

@@ -5,7 +5,7 @@ The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tes
     for each l and token t:
         run the model, but with h_l[t] = u_l
         future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂
-        run the model, but with h_l = u_l at tokens 1..t−1
+        run the model, but with h_l = u_l at tokens 1..t−1; token 0 stays
         past_erasure[l, t] = max over i ≥ t of ‖y[i] − ȳ[i]‖₂
 
 The trace is `erase` in residual_erasure.py: each case here is one of its rows at every l.
@@ -52,7 +52,7 @@ def future_erasure(
 
     Raises ValueError as `residual_erasure` does.
     Source: Csordás et al. 2025, section 3.4.
-    Cost: twice that of `residual_erasure`.
+    Cost: as for `residual_erasure`, with twice as many changed runs.
     """
     arch, (ids, _, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
     result = run_erasure(measure_future_erasure, llm, arch, ids, baseline_prompts, remote, budget)

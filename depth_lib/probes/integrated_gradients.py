@@ -8,8 +8,8 @@ replaced by x:
         x = (b + k / 256 * (h - b)).requires_grad_()
         igrads[l] += ((h - b) * autograd.grad(F(l, x), x)).sum(-1) / 256
 
-Here the points are rows of a batch, and as many as it takes (see quadrature.py). Without gradients the integral is the
-sum of what F changes by when one token alone takes a step of the path (`_increments`).
+Here the points are rows of a batch, Clenshaw–Curtis points and as many as it takes (see quadrature.py). Without
+gradients the integral is the sum of what F changes by when one token alone takes a step of the path (`_increments`).
 """
 
 import warnings
@@ -39,7 +39,7 @@ from ..residual.residual_stream import (
     start_at,
     with_hidden_states,
 )
-from ..residual.unembedding import lens
+from ..residual.unembedding import lens as unembed
 from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
@@ -105,10 +105,12 @@ def integrated_gradients(
         raise ValueError(f'quadrature {quadrature!r} is not known; use "riemann" or a tolerance such as 0.01.')
     if method and (problem := not_among(("gradients", "increments"), "method", method)):
         raise ValueError(problem)
+    # nodes: 9 = 2³ + 1 at least, 257 = 2⁸ + 1 by default
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
-    arch, (ids, positions, tokens) = arch_to_change(llm, at, "block", "at"), answer_span(llm, question, answer)
+    arch = arch_to_change(llm, at, whole="block", name="at")
+    ids, positions, tokens = answer_span(llm, question, answer)
     method = method_there(remote, method)
     if method == "increments" and quadrature == "riemann":
         raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
@@ -172,6 +174,7 @@ def measure_integrated_gradients(
             v, f = path.sample(torch.tensor([*(k / steps for k in range(steps)), 1.0], dtype=torch.float64))
             found = {"integral": v[:-1].mean(0), "n_nodes": steps, "f": (f[0].item(), f[-1].item())}
         else:
+            # at Clenshaw–Curtis points
             found = converged(path.sample, tolerance, torch.finfo(path.dtype).eps, max_nodes)
         f_b, f_x = found.pop("f")
         igrads = found.pop("integral")
@@ -230,7 +233,7 @@ def _read_blocks(llm, arch, ids):
     blocks = []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            read = sent_once(tracer, llm, arch)  # None, unless the model runs in another process
+            read = sent_once(tracer, llm, arch)  # None, or for another process a function from a module to its output
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
                 a, m, after = read_block(block, arch, h, read)
@@ -255,7 +258,7 @@ def _path(llm, arch, ids, answer, n_rows, l, at, h, a, m, after):
 
 def _attend(block, arch, x):
     """Let x [R, T, d] be all that attention adds in a block."""
-    for module, scale, bias in parts(block, arch)["attention"]:
+    for module, scale, bias in parts(block, arch)["attention"]:  # a = Σ (scale · output + bias)
         output = module.output
         added = hidden_states(output)
         of_module = (x if bias is None else x - bias) / scale
@@ -266,7 +269,7 @@ def _attend(block, arch, x):
 def _answer_probability(llm, arch, final, ids, answer):
     """F [R]: the summed probability of the answer's true tokens, from final residuals [R, T, d]."""
     predicting = final[:, [place - 1 for place in answer]]
-    y = lens(llm, arch, predicting.flatten(0, 1)).softmax(-1).unflatten(0, predicting.shape[:2])
+    y = unembed(llm, arch, predicting.flatten(0, 1)).softmax(-1).unflatten(0, predicting.shape[:2])
     true = torch.tensor([ids[place] for place in answer], device=y.device)
     return y.gather(2, true[:, None].expand(len(y), -1, 1)).sum((1, 2))
 
@@ -278,10 +281,10 @@ def _increments(path, steps):
     converges as K⁻². `error` is half of their difference, for the worst token: a bound, which falls as 1 / K.
     """
     n, r = len(path.ids), torch.arange(steps + 1, dtype=torch.float32)[:, None, None] / steps
-    alone, where = torch.eye(n, dtype=torch.bool), r.expand(-1, n, n)
+    alone, place = torch.eye(n, dtype=torch.bool), r.expand(-1, n, n)
     f = path.probability(r[:, 0].expand(-1, n)).double()
-    ahead = path.probability(torch.where(alone, where[1:], where[:-1]).flatten(0, 1)).view(steps, n) - f[:-1, None]
-    behind = f[1:, None] - path.probability(torch.where(alone, where[:-1], where[1:]).flatten(0, 1)).view(steps, n)
+    ahead = path.probability(torch.where(alone, place[1:], place[:-1]).flatten(0, 1)).view(steps, n) - f[:-1, None]
+    behind = f[1:, None] - path.probability(torch.where(alone, place[:-1], place[1:]).flatten(0, 1)).view(steps, n)
     integral, error = (ahead + behind).sum(0) / 2, (ahead - behind).sum(0).abs().max() / 2
     found = {"integral": integral.float(), "n_steps": steps, "f": (f[0].item(), f[-1].item())}
     return found | {"error": error / integral.abs().max().clamp_min(1e-30)}

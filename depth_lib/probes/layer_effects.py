@@ -65,12 +65,12 @@ def layer_effects(
 
     Raises ValueError for an unknown mode or part, a prompt without tokens, or if no prompt is long enough.
     Source: Csordás et al. 2025, Figures 3 and 17.
-    Cost: one forward pass per prompt, and about L / 2 more for each position. Memory: the residual streams of one
-    prompt.
+    Cost: one forward pass per prompt, and about L / 2 more for each position; for attention or MLP also a pass of two
+    rows per prompt. Memory: the residual streams of one prompt.
     """
     arch = arch_to_change(llm, part)
-    cases, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
-    how = {"remote": remote, "over": "prompts", "label": f"{part} effects, {mode}", "numbers": numbers}
+    cases, prompt_numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))  # of those that are long enough
+    how = {"remote": remote, "over": "prompts", "label": f"{part} effects, {mode}", "numbers": prompt_numbers}
     effects = run(measure_layer_effects, llm, arch, cases, mode, part, budget, **how)
     # over prompts: maxima of max_<key>, means of <mode>_kl
     return Result("layer_effects" if part == "layer" else f"{part}_effects", over_prompts(effects), llm)
@@ -98,6 +98,7 @@ def measure_layer_effects(llm, arch, prompts, mode, part, budget):
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 stream = Stream(llm, arch, ids, budget)
                 effects, distance, kl = _of_prompt(stream, positions, mode, without)
+                # the largest changes when h_0 moves by one rounding unit
                 floors = rounding_floor(stream, updates=True)
         result = {f"max_{mode}_layer": effects, f"max_{mode}_out": distance[:, None], f"{mode}_kl": kl}
         for name, floor in floors.items():

@@ -40,7 +40,7 @@ def local_effects(
 
     - llm: from `load_model`
     - prompts: list of strings
-    - mode: "future" or "all", as for `layer_effects`
+    - mode: "future" or "all" (t = T, and every token is measured), as for `layer_effects`
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
@@ -55,8 +55,8 @@ def local_effects(
     Cost: one forward pass per prompt, and (L − 1) / 2 more for each position.
     """
     arch = arch_to_change(llm)
-    cases, numbers = skips_of(llm, prompts, mode, ("future", "all"))
-    how = {"remote": remote, "over": "prompts", "label": f"local effects, {mode}", "numbers": numbers}
+    cases, prompt_numbers = skips_of(llm, prompts, mode, ("future", "all"))  # of those that are long enough
+    how = {"remote": remote, "over": "prompts", "label": f"local effects, {mode}", "numbers": prompt_numbers}
     effects = run(measure_local_effects, llm, arch, cases, mode, budget, **how)
     return Result("local_effects", over_prompts(effects), llm)
 
@@ -73,7 +73,8 @@ def measure_local_effects(llm, arch, prompts, mode, budget):
         with torch.no_grad():
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 stream = Stream(llm, arch, ids, budget)
-                effects, floors = _local(stream, positions, mode == "all").cpu(), rounding_floor(stream, updates=True)
+                effects = _local(stream, positions, mode == "all").cpu()
+                floors = rounding_floor(stream, updates=True)  # the largest changes when h_0 moves by one rounding unit
         floor = {f"max_{mode}_local_rounding_floor": x for key, x in floors.items() if key == "updates"}
         results.append({f"max_{mode}_local": effects} | floor)
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}

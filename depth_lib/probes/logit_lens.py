@@ -1,9 +1,9 @@
 """Probe 3: what the model would say if it stopped before block l (nostalgebraist 2020; Csordás et al. 2025, 3.2).
 
-The obvious loop, with y the model's own output, softmax(lens(h_L)) (tests/oracles/curves.py):
+The obvious loop, with y the model's own output, softmax(unembed(norm(h_L))) (tests/oracles/curves.py):
 
     for each prompt, token and l in 0..L−1:
-        p_l = softmax(lens(h_l))
+        p_l = softmax(unembed(norm(A_l h_l + b_l))), with A_l = 1 and b_l = 0 without a lens
         res_kl_divs = KL(p_l ‖ y) = Σ p_l (log p_l − log y)      res_overlaps = |top5(p_l) ∩ top5(y)| / 5
         rank = 1 + how many p_l exceed that of y's top token     res_entropy = H(p_l) = −Σ p_l log p_l
         res_jsd = (H((p_l + y) / 2) − (H(p_l) + H(y)) / 2) / ln 2
@@ -30,7 +30,7 @@ from ..residual.residual_stream import inputs
 from ..residual.stream import read_residuals
 from ..residual.unembedding import lens as unembed
 from ..residual.unembedding import translated
-from ..results.means import no_loss_of_one_token, token_means
+from ..results.means import one_token_loss_to_nan, token_means
 from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
@@ -59,14 +59,14 @@ def logit_lens(
     >>> dl.logit_lens(llm, ["5 + 7 = "], answers=["12"])["settling"][0].shape  # where each token of "12" settles
     torch.Size([2])
 
-    p_l = softmax(lens(h_l)), y is the model's output, and means are over the measured tokens of all prompts.
+    p_l = softmax(unembed(norm(h_l))), y is the model's output, and means are over the measured tokens of all prompts.
 
     - prompts: list of strings.
     - remote: False, True (NDIF), "local" or a host.
     - generate: the model continues each prompt greedily by up to this many tokens, and the positions that predict
       them are measured. The checkpoint's generation config is ignored.
     - all_measures: False computes only the first two keys, which is faster.
-    - lens: from `load_lens` or `fit_lens`, or its file: p_l = softmax(lens(A_l h_l + b_l)).
+    - lens: from `load_lens` or `fit_lens`, or its file: p_l = softmax(unembed(norm(A_l h_l + b_l))).
     - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured.
     - at: "all" positions of the prompts, or the "last" of each.
     - per_token: also keep `jsd` and `tokens`.
@@ -104,7 +104,7 @@ def logit_lens(
         raise ValueError("per_token needs all measures; leave out all_measures=False.")
     arch = verified_arch(llm)
     if generate:
-        measured = [(ids, 0) for ids in tokenize(llm, prompts, generate)]
+        measured = [(ids, 0) for ids in tokenize(llm, prompts, generate=generate)]
         if without_template(llm, prompts):
             warnings.warn(
                 "this model has a chat template, and these prompts do not use it; dl.chat_prompts(llm, questions) does",
@@ -116,7 +116,7 @@ def logit_lens(
     settings, translation = greedy_settings(llm) if generate else None, translators(llm, lens, remote)
     how = {"remote": remote, "over": "prompts"}
     result = run(measure_logit_lens, llm, arch, measured, generate, all_measures, settings, translation, whole, **how)
-    no_loss_of_one_token(result, [ids for ids, _ in measured])
+    one_token_loss_to_nan(result, [ids for ids, _ in measured])
     generated, jsd = result.pop("generated"), result.pop("jsd")
     found = token_means(result)
     if all_measures:
@@ -136,6 +136,7 @@ def _following(llm, measured, prompts, answers):
     if answers is None:
         return following
     answers = [answers] if isinstance(answers, str) else answers
+    # an answer's last token is not in ids: it predicts nothing
     last = [
         answer_span(llm, prompt, answer)[0][-1] if isinstance(answer, str) else int(answer[-1])
         for prompt, answer in zip(texts_of(prompts), answers, strict=True)
@@ -200,7 +201,7 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
                         jsd.append(found[KEYS.index("res_jsd")].cpu())
                 own = distribution(logits[: len(following) - start, -1])[1].cpu()
                 log_y[0] += own.gather(1, following[start : start + len(own), None]).sum()
-                log_y[1] += (own[:, : len(share)] @ share).sum()
+                log_y[1] += (own[:, : len(share)] @ share).sum()  # Σ_v share[v] log y[v]: expected over shuffles
             sums, jsd = sums.cpu(), torch.cat(jsd) if jsd else None
     return sums, -log_y / max(len(following), 1), jsd
 

@@ -65,7 +65,7 @@ def relative_contribution(
     - `<key>_sums` [P, …], `n_tokens` [P]: sums over each prompt's measured tokens, and their number.
     - `chance_cos` [1]: 1 / √d, the size of a random direction's cosine.
 
-    If attention and MLP cannot be told apart and the model is read block by block, values that need a or m are NaN.
+    If attention and MLP cannot be told apart, the values of either are NaN.
     Raises ValueError for a prompt without tokens, or answers that do not fit the prompts.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), Figures 2, 15, 16; angles: Gromov et al. 2024 (arXiv 2403.17887).
     Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].
@@ -104,7 +104,7 @@ def _of_prompt(llm, arch, ids, first):
     residuals, measures = [], []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            read = sent_once(tracer, llm, arch)  # None, unless the model runs in another process
+            read = sent_once(tracer, llm, arch)  # None, or for another process a function from a module to its output
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
                 residuals.append(h[0, first:])

@@ -4,7 +4,7 @@ The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tes
 
     for each l and token t:
         run the model, but with h_l[t] = u_l
-        erasure_effect[l, t] = max over the answer's tokens of ‖y − ȳ‖₂, where they are predicted
+        erasure_effect[l, t] = max over the answer's tokens after t of ‖y − ȳ‖₂, where they are predicted
 """
 
 import torch
@@ -103,7 +103,7 @@ def erase(llm, arch, ids, erased, layers, baseline_prompts, budget, tick):
 
         return Row(l, range(l, arch.n_layers), read, edit)
 
-    def erase_one(k, h):  # for `rounding_floor`, the k-th of eight tokens all over the prompt: changed runs round more
+    def erase_one(k, h):  # for `rounding_floor`: the k-th of eight tokens all over the prompt, in both runs of a pair
         h[k * len(h) // 8] = u[0].to(h)
 
     cases = [(name, k, *case) for name in erased for case in erased[name] for k in range(len(at))]
@@ -111,6 +111,7 @@ def erase(llm, arch, ids, erased, layers, baseline_prompts, budget, tick):
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             stream = Stream(llm, arch, ids, budget)
             changes = output_changes(stream, [row(at[k], tokens, read) for _, k, tokens, _, read in cases], tick=tick)
+            # the largest change when h_0 moves by one rounding unit, also of pairs of erased runs, nudged differently
             floors = rounding_floor(stream, change=erase_one)
     for (name, k, _, t, _), change in zip(cases, changes, strict=True):
         effects[name][k, t] = change.max()

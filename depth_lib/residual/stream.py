@@ -50,6 +50,7 @@ class Stream:
         if not self.arch.can_add_rows and len(x) > 1:  # its masks are those of one row
             return torch.cat([self.block(l, row) for row in x.split(1)])
         positional, named = self.calls[l]
+        # some families keep several streams, [B, T, n, d']
         entered = x.clone().to(self.h[l].device).unflatten(-1, self.arch.streams)  # a copy, as some add in place
         return hidden_states(self.llm.blocks[l](entered, *positional, **named)).flatten(2)
 

@@ -24,7 +24,7 @@ def token_means(sums: dict) -> dict:
     return {**means, **sums}
 
 
-def no_loss_of_one_token(found: dict, prompts: list[list[int]]) -> None:
+def one_token_loss_to_nan(found: dict, prompts: list[list[int]]) -> None:
     """Make losses [P, …] NaN for prompts of one token, which nothing predicts, so that no mean counts them."""
     for key in found.keys() & {"loss", "shuffled_loss"}:
         found[key][[len(ids) == 1 for ids in prompts]] = math.nan
