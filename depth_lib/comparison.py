@@ -112,8 +112,8 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     >>> found.frame.rule.tolist()
     ['cosine', 'kl', 'overlap']
 
-    - of: name -> a model, a result, a `Run`, or a folder of results (a run's, or a study's with one model); the
-      others are compared with the first
+    - of: name -> a model, a result, a `Run`, or a folder of results (a run's, or the OUT of a sweep with one model);
+      the others are compared with the first
     - prompts: list of strings, for models
 
     Returns a Comparison:

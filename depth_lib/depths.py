@@ -47,7 +47,8 @@ def effective_depths(
     - ratio, ratio_low, ratio_high: (layer + 1) / L
     - note: why something is missing
 
-    Raises ValueError for a result that no rule applies to, a model without prompts, or another argument with a result.
+    Raises ValueError for a result that no rule applies to, a model without prompts, or a result together with any other
+    argument.
     Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
     Cost: none for a result; for a model two forward passes per prompt, and as many for its control.
     """

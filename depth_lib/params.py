@@ -84,7 +84,7 @@ class Params(BaseModel):
     DATASET: str = Field(
         "gsm8k",
         min_length=1,
-        description="gsm8k, hellaswag, aime24, addition, multiplication; with levels mquake, math, sums; or your own",
+        description="gsm8k, hellaswag, aime24, addition, multiplication; with levels: mquake, math, sums; or your own",
     )
     N_EXAMPLES: int = Field(10, ge=1, description="number of prompts (per level, for a dataset with levels)")
     SOURCE: str = Field("embedded", description="hub, embedded, sample, or a .jsonl, .csv, .parquet or .txt file")
@@ -117,21 +117,25 @@ class DatasetFile(Params):
     SPLIT: str | None = Field(default=None, description="the dataset's split on the Hub")
     DATASET_REVISION: str | None = Field(default=None, description="the dataset's branch, tag or commit on the Hub")
     FILE: str | None = Field(default=None, description="a file of rows in place of REPOSITORY")
-    TEMPLATE: str | None = Field(default=None, description="a row as a prompt: a jinja template of the row's fields")
+    TEMPLATE: str | None = Field(
+        default=None, description="makes a prompt of a row: a jinja template that is filled with the row's fields"
+    )
     LEVEL: str | None = Field(
         default=None,
-        description="the field of a row with its level of difficulty: a number, a text with one, or a list",
+        description="the field that holds a row's level of difficulty: a number, a text that contains one, or a list",
     )
     WITHIN_ANSWER: bool = Field(default=False, description="measure inside the answer, for worked solutions")
     MAX_TOKENS: int | None = Field(
-        default=None, ge=1, description="longer prompts are left out, in tokens of LENGTH_TOKENIZER"
+        default=None,
+        ge=1,
+        description="prompts with more tokens than this, as LENGTH_TOKENIZER counts them, are left out",
     )
     LENGTH_TOKENIZER: str | None = Field(
         default=None, description="the tokenizer that counts MAX_TOKENS, the same for all models"
     )
     QUESTION_TEMPLATE: str | None = Field(default=None, description="a row's question: a jinja template")
     ANSWER_TEMPLATE: str | None = Field(default=None, description="a row's answer, which follows the question")
-    ANSWERS: str | None = Field(default=None, description="the field of a stored response to the question")
+    ANSWERS: str | None = Field(default=None, description="the field that holds a stored response to the question")
 
 
 def checked(values: Mapping, kind: type[BaseModel] = Params) -> dict:
@@ -246,7 +250,8 @@ def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
             by_lower_case = {one.lower(): one for one in allowed}
             near = get_close_matches(str(name).lower(), by_lower_case, n=1)
             hint = f" did you mean {by_lower_case[near[0]]}?" if near else ""
-            choice = f" use {', '.join(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
+            one_of = "one of " * (len(allowed) > 1)
+            choice = f" use {one_of}{', '.join(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
             return f"{kind} {_shown(name)} is not known;{hint}{choice}"
     return None
 

@@ -143,14 +143,14 @@ def _own(prompts: Sequence[str]) -> list[str]:
 
 
 class Run:
-    """The results that a parameters cell asks for, read or computed: `Run(globals())`.
+    """Reads or computes the results that a notebook's parameters cell asks for: `Run(globals())`.
 
     >>> run = dl.Run({"MODEL": "toy-4l", "N_EXAMPLES": 3, "OUT": "mine"})
     >>> run.result("logit_lens")["res_kl_divs"].shape
     torch.Size([4])
 
-    - cell: names and values of parameters, as in a params file; other names are ignored, unless they are capitals
-      that nearly spell a parameter
+    - cell: names and values of parameters, as in a params file; other names are ignored, but one in capitals that is
+      close to a parameter's is an error
     - prompts: your own list of strings, under your own DATASET name
 
     `folder` holds the results, `prompts` the texts, `params` the parameters, and `llm` the model, loaded on first
@@ -327,7 +327,7 @@ class Run:
 
     @cached_property
     def choices(self) -> list:
-        """N_EXAMPLES multiple-choice questions of HellaSwag; those that ship where SOURCE is a file of prompts."""
+        """N_EXAMPLES questions of HellaSwag; if SOURCE is a file of prompts, those that ship with the package."""
         return shipped_choices(self.params.N_EXAMPLES, self.params.SOURCE)
 
     @cached_property

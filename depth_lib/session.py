@@ -218,7 +218,7 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     - identity_1, identity_2: the largest errors
     - tolerance: the limit for identity 1, 1e-5 or a quarter of the rounding unit of a narrower dtype
 
-    It also checks that a depends on earlier tokens and m does not, and warns if probes must take a slower path.
+    It also checks that a_l depends on earlier tokens and m_l does not, and warns if probes must take a slower path.
 
     Raises ArchitectureError, with what failed, by how much and where.
     Cost: two forward passes of a few rows of 4 tokens.

@@ -46,8 +46,8 @@ class DepthLog:
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
         """Measure a transformers model as it is now, and return the row of this step.
 
-        Runs contribution and lens without gradients, and keeps every module's mode. A missing depth is NaN, and
-        `reason` says why. Weights that became NaN give a row of NaN.
+        Runs `relative_contribution` and `logit_lens` without gradients, and keeps every module's mode. A missing depth
+        is NaN, and `reason` says why. Weights that became NaN give a row of NaN.
 
         Raises ValueError for weights that are sharded over processes, and ModelError as `load_model` does.
         Cost: two forward passes per prompt, and the unembedding of every layer.

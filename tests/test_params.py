@@ -122,7 +122,7 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
     with pytest.raises(ParamsError, match="mine.yaml: DATASET is gsm8k; give the file this name, or leave DATASET out"):
         find_dataset("mine")
     for typed in (["sweep", "--list"], ["status"]):
-        with pytest.raises(SystemExit, match='DATASET "foo" is not known; use "addition"'):
+        with pytest.raises(SystemExit, match='DATASET "foo" is not known; use one of "addition"'):
             main([*typed, "--models", "toy-4l", "--datasets", "foo"])
 
 

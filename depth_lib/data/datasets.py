@@ -175,7 +175,7 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
         )
     if problem := not_among(params_files("datasets"), "DATASET", name):
         if Path(name).is_file():
-            problem = f"{name} is not of a kind that is read; give a .txt, .jsonl, .csv or .parquet file"
+            problem = f"{name} is not a supported kind of file; give a .txt, .jsonl, .csv or .parquet file"
         raise PromptError(problem)
     kind = Dataset.model_validate(find_dataset(name))
     ships = name in DRAWN or name in SAMPLES and source != "hub"

@@ -79,5 +79,7 @@ def checked_orders(orders: Any, n_layers: int) -> list[Order]:
     """The orders as lists; ValueError if there is none, or for one that is not an order of the model's blocks."""
     orders = list(orders) if isinstance(orders, Iterable) else []
     if not orders:
-        raise ValueError("there are no orders to measure; give lists of block numbers, such as dl.orders(...) makes.")
+        raise ValueError(
+            "there are no orders to measure; give lists of block numbers, such as those from dl.orders(...)."
+        )
     return [checked_order(order, n_layers) for order in orders]

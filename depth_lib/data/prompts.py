@@ -39,9 +39,9 @@ def load_prompts(
       difficulty: "mquake", "math". Or the name of a file params/datasets/<name>.yaml, a .txt file with one prompt per
       line, or with `column` a .jsonl, .csv or .parquet file.
     - n_examples: by default 10 (aime24: 5; a file: all). If there are fewer rows, all are used, with a warning.
-    - source: "hub"; "embedded" (ships, like the text that the toys were trained on); "sample" (ships, for language
-      models: the first 12 rows of GSM8K's test split, or rows written for this package); or a .jsonl, .csv, .parquet,
-      .txt file.
+    - source: "hub"; "embedded" (ships with the package; like the text that the toys were trained on); "sample" (ships,
+      for language models: the first 12 rows of GSM8K's test split, or rows written for this package); or a .jsonl,
+      .csv, .parquet, .txt file.
     - tokenizer: counts tokens of aime24's prompts; those over 400 tokens are left out (default: the papers', from the
       Hub).
     - part: "all", the question with its answer, as in the papers; "question"; or "answer".

@@ -53,7 +53,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
     Published Jacobian files number the outputs of blocks: A_{l+1} = J[l]. They have no matrix for the embeddings,
     so A_0 is the identity, and a warning says so. Tuned lenses number inputs: A_l = 1 + W_l.
 
-    Returns a Lens, as `fit_lens`.
+    Returns a Lens, as `fit_lens` does.
 
     Raises LensError for a file that is none of these, lacks a layer, or is not finite. Whether it fits the model is
     checked where it is used.

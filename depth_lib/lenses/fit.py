@@ -41,7 +41,7 @@ def fit_lens(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Lens:
-    """A map of every h_l to the last layer's coordinates, for `logit_lens(…, lens=)`.
+    """A map from every h_l to the last layer's coordinates, for `logit_lens(…, lens=)`.
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.fit_lens(llm, texts, kind="ridge")["A"].shape
@@ -72,8 +72,8 @@ def fit_lens(
     lens on a server that returns no gradients.
     Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); ridge: Belrose et al. 2023 (arXiv
     2303.08112).
-    Cost: one forward pass per text, and for jacobian d backward passes more. Memory: 20 L d² bytes, ridge 32 L d²
-    bytes.
+    Cost: one forward pass per text, and, for "jacobian", d backward passes as well. Memory: 20 L d² bytes, ridge 32 L
+    d² bytes.
     """
     if problem := not_among(("jacobian", "ridge"), "kind", kind):
         raise LensError(problem)

@@ -35,8 +35,8 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(f"a {type(base).__name__} has no head that gives logits; load one with AutoModelForCausalLM.")
     if not base.can_generate():
         raise ModelError(
-            f"a {type(base).__name__} is a masked language model, or cannot generate text; load one with "
-            "AutoModelForCausalLM."
+            f"a {type(base).__name__} is a masked language model, or one that cannot generate text for another reason; "
+            "load one with AutoModelForCausalLM."
         )
     model.eval()
     if base is model:

@@ -121,7 +121,7 @@ def load_model(
     if not isinstance(name, str | Path):
         raise ModelError(
             f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a transformers model "
-            "(that of a loaded model is llm._module)."
+            "(for a loaded model, llm._module)."
         )
     if not (here or remote is True or re.fullmatch(HOST, str(remote))):
         raise ModelError(f'remote={remote!r} is not a host; use True, False, "local" or a URL (https://…).')

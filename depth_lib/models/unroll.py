@@ -30,7 +30,8 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     - norm_between: apply the final norm after each pass, as part of its last block; by default True for Ouro alone
 
     Returns a transformers model for `dl.load_model(unrolled, tokenizer)`. It runs without a cache and cannot be saved.
-    A block that ends with a norm has no separate attention and MLP: such a model is read block by block.
+    A block that ends with a norm has no separate attention and MLP: only the inputs and outputs of such a model's
+    blocks are measured.
 
     Raises ModelError for anything other than a transformers model, ValueError for passes below 1 or not whole, and
     ArchitectureError for a model that loops in its own way.

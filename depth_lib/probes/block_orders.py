@@ -63,7 +63,8 @@ def block_orders(
 
     Raises ValueError for an order that is empty or has numbers outside 0..L − 1, and for a prompt without tokens.
     Source: Lad et al. 2024 (arXiv 2406.19384); Sun et al. 2024 (2407.09298).
-    Cost: a pass per prompt, and (len(order) − start) / L for each order, which first differs from 0..L − 1 at start.
+    Cost: a pass per prompt, and (len(order) − start) / L for each order, where start is the first position at which it
+    differs from 0..L − 1.
     """
     arch, ids = arch_to_change(llm), tokenize(llm, prompts)
     wanted = _orders(orders, arch.n_layers)

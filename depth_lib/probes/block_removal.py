@@ -47,8 +47,8 @@ def block_removal(
 
     - llm: from `load_model`
     - prompts: list of strings
-    - sizes: a list of n; "doubling" (1, 2, 4 … up to half of the blocks); "refined" (these, then those that decide how
-      many blocks can be removed for 0.05 nats); or "all". Blocks s..s + n − 1 are removed for every s
+    - sizes: a list of n; "doubling" (1, 2, 4 … up to half of the blocks); "refined" (these, then those needed to find
+      out how many blocks can be removed for 0.05 nats); or "all". Blocks s..s + n − 1 are removed for every s
     - part: "layer", or "attention" or "mlp": removed from one block, then from more, cheapest first
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass

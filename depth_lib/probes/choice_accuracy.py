@@ -90,7 +90,8 @@ def endings_scored(
         a_list = isinstance(endings, Collection) and not isinstance(endings, str | bytes | Mapping | Set)
         if not a_list or not whole([right]) or right not in range(len(endings)):
             raise ValueError(
-                f"choice {k} has endings {endings!r} and right {right!r}; give a list and the index of the right one."
+                f"choice {k} has endings {endings!r} and index {right!r} for the right one; give a list of endings and "
+                "the index of the right one."
             )
     n_endings = {len(endings) for _, endings, _ in choices}
     if len(n_endings) != 1:

@@ -40,7 +40,8 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     - remote: False, True (NDIF), "local" or a host.
 
     Returns float32 `direct_att`, `direct_mlp` [L, A], nats, for the answer's A tokens; summed over A, for the whole
-    answer. `answer_log_prob` [A]: log softmax(lens(h_L))[k]. `tokens`: the A strings. A part that a block lacks has 0.
+    answer. `answer_log_prob` [A]: log softmax(lens(h_L))[k]. `tokens`: the A strings. For a part that a block lacks,
+    the value is 0.
 
     Raises ValueError if the answer has no token of its own, or for a model whose attention and MLP cannot be told
     apart.

@@ -87,7 +87,7 @@ def integrated_gradients(
     - igrads [L, T]: attributions
     - completeness [L]: Σ_t igrads − f_difference; 0 for an exact integral
     - f_difference [L]: F(x) − F(b)
-    - error [L]: estimated error of a token, as a share of max |igrads[l]| (not for "riemann"). Of increments it is a
+    - error [L]: estimated error of a token, as a share of max |igrads[l]| (not for "riemann"). For increments, it is a
       bound that falls as 1 / steps
     - n_nodes or n_steps [L]: nodes, or steps of increments
     - tokens: T strings

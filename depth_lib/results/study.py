@@ -41,7 +41,7 @@ class Study(dict):
     `pairs` has the labels of questions other than the papers', and `paths` the files. `problems` are warned about:
     unreadable files, runs without results, results of earlier versions, and different prompts or weights in one row.
 
-    Raises MissingArtifact if the folder has no results of these, or none that can be read.
+    Raises MissingArtifact if the folder has no results for these models and datasets, or none that can be read.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ def load_results(
 
     Values per prompt and token ids are left out. For an erasure, layer 0 is the embeddings.
 
-    Raises MissingArtifact if the folder has no results of these, or none that can be read.
+    Raises MissingArtifact if the folder has no results for these models and datasets, or none that can be read.
     Cost: no forward pass.
     """
     frames = [

@@ -52,7 +52,9 @@ class Options(Params):
     SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, or your own")
     MODELS: Words = Field([], description='instead of a set: names, folders, GGUF files or Hub ids, as "A B" or A,B')
     DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
-    JOBS: int = Field(0, ge=0, description="runs at a time, at most one per GPU; 0: one, or one per GPU")
+    JOBS: int = Field(
+        0, ge=0, description="runs at a time, at most one per GPU; 0: one per GPU, or one run without GPUs"
+    )
     KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
     LIST: bool = Field(False, description="print the command of each unfinished run, for a job array; run nothing")
     AT_MOST: float = Field(0.05, description="nats per token that the removed blocks may cost")
@@ -178,7 +180,7 @@ def _default(name: str, field: FieldInfo) -> str:
         return ""
     if name == "SOURCE":
         return "  [params files: embedded for toys, mostly hub for other models; prune: sample]"
-    return f"  [{'params files, or' if name in Params.model_fields else 'default:'} {field.default}]"
+    return f"  [{'from params files, else' if name in Params.model_fields else 'default:'} {field.default}]"
 
 
 def _kind(annotation: Any) -> str:
@@ -232,13 +234,17 @@ def table(asked: Options) -> int:
 
 @_takes("SET", "MODELS", "DATASETS", *(name for name in _RUN if name != "REPLACE"))
 def status(asked: Options) -> int:
-    """List done, missing, running and failed results, in OUT or of the runs that --set or --models name"""
+    """List which results are done, missing, running or failed: those in OUT, or those of the runs that --set or
+    --models name"""
     if asked.MODELS or asked.SET:
         print(matrix(asked.out, asked.runs()))
         return 0
     below = [] if asked.OUT else sorted(folder for folder in asked.out.glob("*/") if folder.name != "replaced")
     tables = [shown for folder in (asked.out, *below) if (shown := matrix(folder, *runs_in(folder)))]
-    print(*tables or [f"{asked.out} has no runs yet; see some: {command('status', SET='paper')}"], sep="\n\n")
+    print(
+        *tables or [f"{asked.out} has no runs yet; to list runs that you can start: {command('status', SET='paper')}"],
+        sep="\n\n",
+    )
     return 0
 
 

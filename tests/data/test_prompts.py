@@ -157,7 +157,7 @@ def test_a_row_that_does_not_fit_is_named(rows, items, message):
     [
         (
             dict(dataset="HellaSwag"),
-            'DATASET "HellaSwag" is not known; did you mean hellaswag? use "addition", "aime24"',
+            'DATASET "HellaSwag" is not known; did you mean hellaswag? use one of "addition", "aime24"',
         ),
         (dict(dataset="rows.jsonl"), "there is no file rows.jsonl"),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
