@@ -180,3 +180,12 @@ def test_models_by_name_are_named_and_a_lens_that_cannot_be_written_is_not_fitte
     monkeypatch.setattr("depth_lib.lenses.fit.run", None)
     with pytest.raises(dl.ParamsError, match="/proc/x/y.pt cannot be written"):
         dl.fit_lens(toy, ["5 + 7 + 5 + 3 + 1 + 7 = 28"], path="/proc/x/y.pt")
+
+
+def test_answers_may_be_a_column_of_a_table_or_an_array_of_texts(toy):
+    prompts, answers = ["5 + 7 = ", "3 + 4 = "], ["12", "7"]
+    truth = dl.logit_lens(toy, prompts, answers=answers)
+    for column in (pd.Series(answers, index=[3, 4]), np.array(answers), np.array(answers, dtype=object)):
+        found = dl.logit_lens(toy, prompts, answers=column)
+        assert torch.equal(found["res_kl_divs"], truth["res_kl_divs"])
+        assert found["meta"]["settings"]["answers"] == answers

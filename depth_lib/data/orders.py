@@ -46,11 +46,13 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
 
     Returns a list of orders: one for every start and every n.
 
-    Raises ValueError for an unknown kind, and for sizes outside 1..L − 1.
+    Raises ValueError for an unknown kind, for a wrong n_layers, and for sizes outside 1..L − 1.
     Cost: none.
     """
     if problem := not_among(KINDS, "kind", kind):
         raise ValueError(problem)
+    if not whole([n_layers]) or n_layers < 1:
+        raise ValueError(f"n_layers is {n_layers!r}; give the number of blocks")
     if kind == "swaps":
         return [[*range(l), l + 1, l, *range(l + 2, n_layers)] for l in range(n_layers - 1)]
     stretches = [(s, s + n) for s in range(n_layers) for n in sizes_of(sizes, n_layers) if s + n <= n_layers]

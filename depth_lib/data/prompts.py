@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
@@ -72,6 +72,7 @@ def load_prompts(
     if llm is not None:
         from .tokens import positions_of, text_ids  # loads torch, which status and sweeps do without
 
+        tokenizer_of(llm)
         n_positions = positions_of(llm)
     rows = kind.rows(source, seed) if column is None else column_of(file_rows(Path(source)), column)
     for where, row in rows:
@@ -121,7 +122,7 @@ def chat_prompts(
     """
     from .tokens import texts_of
 
-    if not llm.tokenizer.chat_template:
+    if not tokenizer_of(llm).chat_template:
         raise ValueError(
             f"the tokenizer of {llm.config._name_or_path or 'this model'} has no chat template; give plain prompts, or "
             "set llm.tokenizer.chat_template"
@@ -142,3 +143,10 @@ def _length_tokenizer(dataset: str, name: str) -> Callable:
 
     with from_hub(dataset, name):
         return AutoTokenizer.from_pretrained(name)
+
+
+def tokenizer_of(llm: Any) -> Any:
+    """A model's tokenizer; PromptError for anything else than a model of dl.load_model."""
+    if not hasattr(llm, "tokenizer"):
+        raise PromptError(f"llm is {llm!r}; give the model itself: llm = dl.load_model(name)")
+    return llm.tokenizer

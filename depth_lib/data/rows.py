@@ -91,7 +91,7 @@ def column_of(rows: Iterator[tuple[str, dict | str]], column: str) -> Iterator[t
     if not isinstance(column, str):
         raise PromptError(f"column is {column!r}; give the name of one column")
     for where, row in rows:
-        if not isinstance(row, dict) or not isinstance(row.get(column), str):
+        if not isinstance(row, dict) or not isinstance(row.get(column), str) or not row[column]:
             has = ", ".join(key for key in row if isinstance(row[key], str)) if isinstance(row, dict) else ""
             raise PromptError(f"{where} has no text in the column {column!r}; columns with text: {has or 'none'}")
         yield where, row[column]

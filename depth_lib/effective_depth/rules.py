@@ -8,7 +8,7 @@ Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 import torch
@@ -181,6 +181,8 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
 def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: float) -> int | None:
     """The depth of a result, or of curves; only a result is checked for signal."""
     rule = RULES[name]
+    if not all(isinstance(share, Real) and 0 < share < 1 for share in threshold):
+        raise ValueError(f"threshold is {threshold[0]!r}; give a share between 0 and 1")
     result = given if isinstance(given, Mapping) else dict(zip(rule.keys, curves, strict=True))
     if not rule.reads(result):
         raise ValueError(f"{name} needs {', '.join(rule.keys)}, or a result from {rule.probe}.")

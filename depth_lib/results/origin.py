@@ -79,7 +79,9 @@ def _plain(value: Any) -> Any:
     """A setting as JSON: itself if it is short, or a hash of its content."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
-    if hasattr(value, "tolist"):  # an array or a tensor
+    if hasattr(value, "tolist"):  # an array, a tensor or a column of a table
+        if isinstance(items := value.tolist(), list) and str in map(type, items):
+            return _plain(items)
         content = torch.as_tensor(value).detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
         return f"{value.dtype} {[*value.shape]} {hashlib.sha256(content.tobytes()).hexdigest()[:16]}"
     if isinstance(value, list | tuple):
