@@ -153,18 +153,27 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     Cost: writes the weights.
     """
     _with_weights(llm)
-    if not isinstance(folder, str | Path) or not str(folder):
-        raise ModelError(f"folder is {folder!r}; give the path of a folder.")
-    if Path(folder).is_file():  # transformers would only log it
-        raise ModelError(f"{folder} is a file; give the path of a folder.")
     if any(type(part).__module__.startswith("peft.") for part in llm._module.modules()):
         raise ModelError(
             "its adapters would be saved under names that nothing reads; "
             "merge them first: dl.load_model(model.merge_and_unload(), tokenizer)."
         )
+    make_folder(folder)
     changed = vars(llm._module).get("save_pretrained")  # of a model whose blocks were changed
     (changed or partial(save_whole, llm._module, ""))(folder)
     llm.tokenizer.save_pretrained(folder)
+
+
+def make_folder(folder: str | Path) -> None:
+    """Create a folder to save a model in; ModelError if that is impossible."""
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise ModelError(f"folder is {folder!r}; give the path of a folder.")
+    if Path(folder).is_file():  # transformers would only log it
+        raise ModelError(f"{folder} is a file; give the path of a folder.")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be created ({error.strerror}); give the path of another folder.") from error
 
 
 def _with_weights(llm):

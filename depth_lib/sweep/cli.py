@@ -72,6 +72,8 @@ class Options(Params):
         sets = {name: path.parent.name for name, path in params_files("models").items()}
         if self.SET and (problem := not_among(sorted({*sets.values()}), "SET", self.SET)):
             raise ParamsError(problem)
+        if not (self.MODELS or self.SET) and "MODELS" in self.model_fields_set:
+            raise ParamsError("MODELS is empty; name models, or leave it out for the papers' twelve")
         return self.MODELS or in_order(name for name in sets if sets[name] == (self.SET or "paper"))
 
     def given(self, *but: str) -> dict:
@@ -266,11 +268,14 @@ def prune(asked: Options, model: str) -> int:
     """Remove the blocks that a model can do without: prune SmolLM2-135M-Instruct --at-most 0.05 --save shorter"""
     from ..data.choices import shipped_choices  # loads torch
     from ..data.prompts import load_prompts
+    from ..models.removal import make_folder
     from ..pruning import prune as without_blocks
 
     one = Run({"SOURCE": "sample"} | asked.given() | {"MODEL": model, "DATASET": "gsm8k"})
     if asked.SAVE and one.params.PASSES > 1:
         raise ParamsError("SAVE cannot write a model whose passes share their weights; leave out --save or --passes")
+    if asked.SAVE:
+        make_folder(asked.SAVE)
     source, prompts = one.params.SOURCE, one.prompts
     if source in NAMED_SOURCES:  # ours, not the user's own: what is too long for the model is left out
         prompts = load_prompts(one.params.DATASET, one.params.N_EXAMPLES, source, seed=one.params.SEED, llm=one.llm)
