@@ -43,7 +43,7 @@ train: $(READY) ## does training decide how depth is used? twelve toys from noth
 	@$(TRAINING) train --out build/training
 	@$(TRAINING) measure --out build/training --csv experiments/training/measured.csv
 
-experiment: $(READY) ## measure the four toys of that experiment that ship, against the committed numbers
+experiment: $(READY) ## measure the four toys of that experiment in the repository, against the committed numbers
 	@exec $(TRAINING) shipped
 
 # ---- the environment

@@ -92,9 +92,9 @@ def stretch(result: Mapping) -> Estimate:
     >>> print(dl.stretch(dl.linear_maps(llm, llm, texts)))
     1.00 [1.00, 1.00]
 
-    1: the target is stretched. Above 1 (1.31 for M = 4 source and N = 8 target blocks): its first M layers are the
-    source's, and the others follow. The line is fitted by least squares through the origin. The interval is computed by
-    leaving out one held-out text at a time.
+    1: the target is a stretched version of the source. Above 1 (1.31 for M = 4 source and N = 8 target blocks): its
+    first M layers are the source's, and the others follow. The line is fitted by least squares through the origin. The
+    interval is computed by leaving out one held-out text at a time.
     - result: from `linear_maps`
 
     Raises NoInterval for fewer than 3 held-out texts.

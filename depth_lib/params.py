@@ -64,7 +64,9 @@ class Params(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     MODEL: str = Field("toy-8l", description="a name in params/models, a folder, a GGUF file or a Hub id")
-    MODEL_ID: str | None = Field(None, description="Hub id, folder or file of the weights, if MODEL is your own name")
+    MODEL_ID: str | None = Field(
+        None, description="Hub id, folder or file of the weights, if MODEL is a name of your own"
+    )
     REVISION: str | None = Field(None, description="branch, tag or commit on the Hub; by default the newest")
     DTYPE: Literal["bfloat16", "float16", "float32", "float64"] = Field(
         "float32", description="the model's dtype: bfloat16, float16, float32, float64"
@@ -118,7 +120,7 @@ class DatasetFile(Params):
     DATASET_REVISION: str | None = Field(default=None, description="the dataset's branch, tag or commit on the Hub")
     FILE: str | None = Field(default=None, description="a file of rows in place of REPOSITORY")
     TEMPLATE: str | None = Field(
-        default=None, description="makes a prompt of a row: a jinja template that is filled with the row's fields"
+        default=None, description="turns a row into a prompt: a jinja template that is filled with the row's fields"
     )
     LEVEL: str | None = Field(
         default=None,

@@ -75,7 +75,7 @@ def resolved(given: Mapping) -> Params:
     of_dataset = find_dataset(given.get("DATASET", "gsm8k")) or {}
     of_model = _model_values(given.get("MODEL", "toy-8l"), given.get("MODEL_ID"))
     if given.get("DATASET", "gsm8k") not in SAMPLES and "SOURCE" in of_dataset:
-        of_model.pop("SOURCE", None)  # a model's SOURCE only chooses among the prompts that ship
+        of_model.pop("SOURCE", None)  # a model's SOURCE only chooses among the prompts that ship with the package
         if given.get("SOURCE") in ("embedded", "sample"):  # none ship of this one, which keeps its own
             del given["SOURCE"]
     values = of_dataset | of_model | {name: value for name, value in given.items() if name != "MODEL"}
@@ -151,7 +151,7 @@ class Run:
 
     - cell: names and values of parameters, as in a params file; other names are ignored, but one in capitals that is
       close to a parameter's is an error
-    - prompts: your own list of strings, under your own DATASET name
+    - prompts: your own list of strings; give DATASET a name of your own with it
 
     `folder` holds the results, `prompts` the texts, `params` the parameters, and `llm` the model, loaded on first
     use.
@@ -369,7 +369,7 @@ class Run:
         return llm if params.PASSES == 1 else load_model(unroll(llm._module, params.PASSES), llm.tokenizer)
 
     def begin(self) -> None:
-        """Print the parameters, settle the folder, and load the model if a result is missing; common errors appear
+        """Print the parameters, claim the folder, and load the model if a result is missing; common errors appear
         here.
         """
         print(self.params)
@@ -425,7 +425,7 @@ class Run:
                 yield probe, result
 
     def depths(self) -> list[str]:
-        """The run's effective depths in words. MissingArtifact before its first result."""
+        """The run's effective depths in words. Raises MissingArtifact if there is no result yet."""
         from .report.table import depth_lines
         from .results.study import Study
 

@@ -159,7 +159,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
 
 
 def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
-    """The first layer at which the logit lens shares more than 0.3 of its top five tokens with the output.
+    """The first layer at which the logit lens shares more than 30 % of its top five tokens with the output.
 
     >>> dl.effective_depth_overlap([0.0, 0.2, 0.4, 0.9])
     2

@@ -93,7 +93,7 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
     for name, one in results.items():
         if not kind.values(one):
             of = f"is from {one.probe}" if isinstance(one, Result) else f"has {', '.join(map(str, one)) or 'nothing'}"
-            wanted = f"{kind.title!r} needs a {kind.probe} result with {kind.needs}"
+            wanted = f"{kind.title!r} needs a {kind.probe} result with {kind.needs} among its keys"
             raise ValueError(f"{wanted}; {name or 'this one'} {of}.")
     if kind.mark == "curves":
         return [Panel("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind

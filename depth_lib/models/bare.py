@@ -35,7 +35,7 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(f"a {type(base).__name__} has no head that gives logits; load one with AutoModelForCausalLM.")
     if not base.can_generate():
         raise ModelError(
-            f"a {type(base).__name__} is a masked language model, or one that cannot generate text for another reason; "
+            f"a {type(base).__name__} cannot generate text (masked language models, for example, cannot); "
             "load one with AutoModelForCausalLM."
         )
     model.eval()

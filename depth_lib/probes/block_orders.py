@@ -48,7 +48,8 @@ def block_orders(
 
     - llm: from `load_model`
     - prompts: list of strings
-    - orders: a list of K orders, for example from `dl.orders`, or the names of its kinds
+    - orders: a list of K orders, for example from `dl.orders`, or the names of kinds of orders, as
+      `dl.orders` takes them
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
@@ -57,7 +58,8 @@ def block_orders(
     - order_loss [K]: rise of −log p(next token), nats; negative if the order predicts better
     - order_kl [K]: KL(y ‖ ȳ), nats
     - order_top1 [K]: share of positions whose most likely next token stays the same
-    - <key>_by_prompt [P, K]: each of these per prompt; the loss of a prompt of one token is NaN, and no mean counts it
+    - <key>_by_prompt [P, K]: each of these per prompt; the loss of a one-token prompt is NaN and is left out of all
+      means
     - orders [K, longest]: the orders, padded with −1
     - n_layers [1]: L
 

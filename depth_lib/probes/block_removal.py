@@ -63,11 +63,11 @@ def block_removal(
     - block_influence [L]: 1 − cos(h_l, h_{l+1})
     - loss, shuffled_loss and n_tokens [P]: as in `logit_lens`; they show whether the model predicts these prompts
       better than shuffled ones
-    - removal_order [L]: only for attention or MLP, the order of removal. The three measures are then [L], and the
-      four entries above are absent
+    - removal_order [L]: only for attention or MLP, the order of removal. The three measures are then [L], and only
+      they, their values per prompt and this order are returned
     - <key>_by_prompt [P, …]: per prompt
 
-    Losses of a prompt of one token are NaN, and no mean counts them.
+    Losses of one-token prompts are NaN and are left out of all means.
 
     Raises ValueError for a size outside 1..L − 1, sizes with a part, an unknown part, or a prompt without tokens.
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,

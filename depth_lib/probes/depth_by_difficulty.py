@@ -101,6 +101,6 @@ def _checked(number: int, example: Sequence) -> Example:
         case (Integral(), str(), str()) | (Integral(), str(), str(), _):
             return Example(*example)
     raise ValueError(
-        f"example {number} is {reprlib.repr(example)}; give (level, question, answer), the level a whole number, or "
-        "load some with dl.load_examples(...)."
+        f"example {number} is {reprlib.repr(example)}; give (level, question, answer), where level is a whole number, "
+        "or load some with dl.load_examples(...)."
     )

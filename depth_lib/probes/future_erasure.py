@@ -52,7 +52,7 @@ def future_erasure(
 
     Raises ValueError as `residual_erasure` does.
     Source: Csordás et al. 2025, section 3.4.
-    Cost: as for `residual_erasure`, with twice as many changed runs.
+    Cost: as for `residual_erasure`, with twice as many passes of the erased sequences.
     """
     arch, (ids, _, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
     result = run_erasure(measure_future_erasure, llm, arch, ids, baseline_prompts, remote, budget)

@@ -70,8 +70,8 @@ def integrated_gradients(
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together
-    - quadrature: a tolerance, or "riemann" (256 left-end steps, as in the papers). The number of nodes is doubled until
-      the error is below this share of max |igrads[l]|
+    - quadrature: a tolerance, or "riemann" (256 left-endpoint steps, as in the papers). For a tolerance, the number of
+      nodes is doubled until the error is below that share of max |igrads[l]|
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
     - at: "block", or "attention" or "mlp": x is a_l or m_l, and what follows is recomputed
@@ -113,7 +113,9 @@ def integrated_gradients(
     ids, positions, tokens = answer_span(llm, question, answer)
     method = method_there(remote, method)
     if method == "increments" and quadrature == "riemann":
-        raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
+        raise ValueError(
+            'left-endpoint steps need gradients; give method="gradients", or steps=… in place of "riemann".'
+        )
     left_ends = 256 if quadrature == "riemann" else None
     arguments = (arch, ids, positions, list(range(arch.n_layers)), at)
     arguments += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)

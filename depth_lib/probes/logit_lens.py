@@ -74,8 +74,8 @@ def logit_lens(
     Returns float32; entry l of L is measured at the input of block l:
 
     - `res_kl_divs` [L]: KL(p_l ‖ y) in nats; `res_overlaps` [L]: |top5(p_l) ∩ top5(y)| / 5.
-    - `res_top1`, `res_in_top3`, `res_in_top5`, `res_in_top10` [L]: the share of tokens whose final top token is among
-      the first k of p_l. Tied tokens share a rank.
+    - `res_top1`, `res_in_top3`, `res_in_top5`, `res_in_top10` [L]: the share of positions whose final top token is
+      among the first k of p_l. Tied tokens share a rank.
     - `res_mrr` [L]: the mean reciprocal rank of the final top token.
     - `res_entropy` [L]: entropy of p_l in nats; `res_jsd` [L]: the Jensen–Shannon divergence of p_l and y in bits.
     - `res_settled` [L]: the share of tokens whose divergence was at most 1/2 bit at some block up to l.

@@ -47,7 +47,7 @@ def relative_contribution(
     .plot('cosine'|'relative_contribution'|...)  .depths()  .to_frame()  .save(path)
 
     rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖. The cosines are of the same
-    pairs. In parallel blocks the MLP reads h_l.
+    pairs, and io_cos is that of h_l and h_{l+1}. In parallel blocks the MLP reads h_l.
 
     - prompts: list of strings.
     - remote: False, True (NDIF), "local" or a host.
@@ -65,7 +65,7 @@ def relative_contribution(
     - `<key>_sums` [P, …], `n_tokens` [P]: sums over each prompt's measured tokens, and their number.
     - `chance_cos` [1]: 1 / √d, the size of a random direction's cosine.
 
-    If attention and MLP cannot be told apart, the values of either are NaN.
+    If attention and MLP cannot be told apart, the values of both are NaN.
     Raises ValueError for a prompt without tokens, or answers that do not fit the prompts.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), Figures 2, 15, 16; angles: Gromov et al. 2024 (arXiv 2403.17887).
     Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].

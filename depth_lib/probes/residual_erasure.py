@@ -55,8 +55,8 @@ def residual_erasure(
 
     Raises ValueError if the answer has no token of its own, or nothing precedes it.
     Source: Csordás et al. 2025, Figure 6.
-    Cost: a forward pass per baseline prompt, and about T L / 2 of question and answer. In half precision, each call of
-    a block also computes an unmodified row, and the rounding floor takes up to 24 more passes.
+    Cost: a forward pass per baseline prompt, and about T L / 2 passes over the question and answer. In half precision,
+    each call of a block also computes an unmodified row, and the rounding floor takes up to 24 more passes.
     """
     arch, (ids, positions, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
     result = run_erasure(measure_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, answer=positions)

@@ -9,8 +9,8 @@ class RemoteError(Exception):
     - host: the server's URL
     - job_id: None if no job is known
     - server_text: the server's own words, or None
-    - retry: what repeating the call would do: "ask" asks for the running job again, "send" sends a new one; None: it
-      would fail again
+    - retry: what repeating the call would do: "ask" asks the server for the running job's result again, "send" sends a
+      new one; None: it would fail again
     """
 
     host: str | None = None  # this and the next are set by the journal

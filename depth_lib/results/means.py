@@ -25,7 +25,7 @@ def token_means(sums: dict) -> dict:
 
 
 def one_token_loss_to_nan(found: dict, prompts: list[list[int]]) -> None:
-    """Make losses [P, …] NaN for prompts of one token, which nothing predicts, so that no mean counts them."""
+    """Make losses [P, …] NaN for prompts of one token, which nothing predicts, so that means leave them out."""
     for key in found.keys() & {"loss", "shuffled_loss"}:
         found[key][[len(ids) == 1 for ids in prompts]] = math.nan
 

@@ -53,13 +53,15 @@ class Options(Params):
     MODELS: Words = Field([], description='instead of a set: names, folders, GGUF files or Hub ids, as "A B" or A,B')
     DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
     JOBS: int = Field(
-        0, ge=0, description="runs at a time, at most one per GPU; 0: one per GPU, or one run without GPUs"
+        0, ge=0, description="runs at a time, at most one per GPU; 0: one per GPU, or a single one if there is no GPU"
     )
     KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
     LIST: bool = Field(False, description="print the command of each unfinished run, for a job array; run nothing")
     AT_MOST: float = Field(0.05, description="nats per token that the removed blocks may cost")
     SAVE: str = Field("", description="write the shorter model to this folder")
-    CHOICES: int = Field(200, ge=0, description="HellaSwag questions for the accuracy before and after; 0: none")
+    CHOICES: int = Field(
+        200, ge=0, description="how many HellaSwag questions measure the accuracy before and after removal; 0: none"
+    )
     TO: str = Field("", description="write figures and numbers to this folder")
 
     @property

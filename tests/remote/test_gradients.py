@@ -41,5 +41,5 @@ def test_unless_it_is_asked_for_a_key_that_is_not_trusted_gets_increments(identi
 
 
 def test_left_end_steps_need_gradients(llm):
-    with pytest.raises(ValueError, match="left-end steps need gradients"):
+    with pytest.raises(ValueError, match="left-endpoint steps need gradients"):
         dl.integrated_gradients(llm, *SUM, quadrature="riemann", method="increments")
