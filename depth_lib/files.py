@@ -31,6 +31,19 @@ def in_project(path: str | Path) -> Path:
     return root / path if Path.cwd() == root / "notebooks" and not path.exists() else path
 
 
+def make_folder(folder: str | Path, error: type[Exception]) -> Path:
+    """Create a folder to save something in. Raises `error` if that is impossible."""
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise error(f"folder is {folder!r}; give the path of a folder.")
+    if Path(folder).is_file():
+        raise error(f"{folder} is a file; give the path of a folder.")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise error(f"{folder} cannot be created ({problem.strerror}); give the path of another folder.") from problem
+    return Path(folder)
+
+
 def move_aside(path: Path, reason: str) -> Path:
     """Rename a file or folder to `<name>.<reason>-1`, or the next free number."""
     names = (path.with_name(f"{path.name}.{reason}-{number}") for number in itertools.count(1))

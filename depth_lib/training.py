@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from .data.tokens import texts_of
 from .effective_depth.tables import effective_depths
 from .figures.marks import COLOURS, STYLE
-from .files import write_together
+from .files import make_folder, write_together
 from .models.load import load_model
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
@@ -40,7 +40,7 @@ class DepthLog:
         if isinstance(prompts, str):
             raise ValueError("prompts is one text; give a list of texts.")
         self.prompts, self.tokenizer = texts_of(prompts), tokenizer
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else make_folder(Path(path).parent, ValueError) / Path(path).name
         self._rows, self._kl = [], []
 
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
@@ -52,6 +52,10 @@ class DepthLog:
         Raises ValueError for weights that are sharded over processes, and ModelError as `load_model` does.
         Cost: two forward passes per prompt, and the unembedding of every layer.
         """
+        if not isinstance(model, nn.Module):
+            raise ValueError(
+                f"a {type(model).__name__} cannot be measured; give the transformers model that is trained"
+            )
         refuse_sharded(model)
         row = {"step": step, "loss": math.nan} | dict.fromkeys(METRICS, math.nan) | {"largest_kl": math.nan}
         kl = []
@@ -77,7 +81,6 @@ class DepthLog:
         self._rows.append(row)
         self._kl.append(kl)
         if self.path:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             write_together({self.path: self.to_frame().to_csv(index=False).encode()})
         return row
 

@@ -12,6 +12,7 @@ from nnsight import TransformersModel
 from transformers import PreTrainedModel
 
 from ..data.orders import checked_order
+from ..files import make_folder
 from ..params import whole
 from .bare import differ, logits_of
 from .errors import ModelError, reason
@@ -158,22 +159,10 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
             "its adapters would be saved under names that nothing reads; "
             "merge them first: dl.load_model(model.merge_and_unload(), tokenizer)."
         )
-    make_folder(folder)
+    make_folder(folder, ModelError)
     changed = vars(llm._module).get("save_pretrained")  # of a model whose blocks were changed
     (changed or partial(save_whole, llm._module, ""))(folder)
     llm.tokenizer.save_pretrained(folder)
-
-
-def make_folder(folder: str | Path) -> None:
-    """Create a folder to save a model in; ModelError if that is impossible."""
-    if not isinstance(folder, str | Path) or not str(folder):
-        raise ModelError(f"folder is {folder!r}; give the path of a folder.")
-    if Path(folder).is_file():  # transformers would only log it
-        raise ModelError(f"{folder} is a file; give the path of a folder.")
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModelError(f"{folder} cannot be created ({error.strerror}); give the path of another folder.") from error
 
 
 def _with_weights(llm):
