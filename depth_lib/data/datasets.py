@@ -92,9 +92,10 @@ class Dataset(DatasetFile):
     def _hub_rows(self) -> Iterator[tuple[str, dict]]:
         import datasets  # takes seconds, and files do not need it
 
-        with from_hub(self.DATASET, self.REPOSITORY):
+        repository = self.REPOSITORY or ""
+        with from_hub(self.DATASET, repository):
             how = {"split": self.SPLIT or "train", "revision": self.DATASET_REVISION}
-            rows = datasets.load_dataset(self.REPOSITORY, self.CONFIG, **how)
+            rows = datasets.load_dataset(repository, self.CONFIG, **how)
         for number, row in enumerate(rows, 1):
             yield f"{self.REPOSITORY} row {number}", row
 

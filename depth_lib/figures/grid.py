@@ -272,7 +272,8 @@ def _add_colour_bars(figure: Figure, kind: Kind) -> None:
         for image in images:
             figure.colorbar(image, ax=image.axes, aspect=40)
     elif images:
-        above = any(np.nanmax(image.get_array()) > kind.limits[1] for image in images)
+        arrays = [array for image in images if (array := image.get_array()) is not None]
+        above = any(np.nanmax(array) > kind.limits[1] for array in arrays)
         figure.colorbar(images[0], ax=figure.axes, aspect=40, label=kind.colours, extend="max" if above else "neither")
 
 

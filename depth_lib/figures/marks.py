@@ -168,7 +168,7 @@ def draw_words(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> Non
     last = len(values) - 1
     layers = sorted({*range(0, last, math.ceil(last / (WORDS - 1)) or 1), last})
     image = ax.imshow(values[layers].T)
-    ax.set_xticks(range(len(layers)), layers)
+    ax.set_xticks(range(len(layers)), [*map(str, layers)])
     ax.set_yticks(
         range(values.shape[1]), [token_label(token) for token in result["tokens"]], fontsize=6, parse_math=False
     )
