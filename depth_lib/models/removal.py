@@ -159,7 +159,6 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
             "its adapters would be saved under names that nothing reads; "
             "merge them first: dl.load_model(model.merge_and_unload(), tokenizer)."
         )
-    make_folder(folder, ModelError)
     changed = vars(llm._module).get("save_pretrained")  # of a model whose blocks were changed
     (changed or partial(save_whole, llm._module, ""))(folder)
     llm.tokenizer.save_pretrained(folder)
@@ -195,6 +194,7 @@ def save_whole(model: PreTrainedModel, problem: str, folder: str | Path, **optio
     """save_pretrained of a changed model: refused, or with the weights of repeated blocks copied."""
     if problem:
         raise ModelError(f"{problem}, so a saved copy would compute something else; keep it in memory.")
+    make_folder(folder, ModelError)
     tied = model.get_input_embeddings().weight if model.config.get_text_config().tie_word_embeddings else None
     weights, seen = {}, set()
     for name, weight in model.state_dict(keep_vars=True).items():
