@@ -207,6 +207,7 @@ def test_remote_local_runs_here_as_a_server_would(cell):
 
 def test_a_remote_run_without_a_key_is_refused_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("NDIF_API_KEY", "no key")
+    monkeypatch.setenv("NDIF_HOST", "https://api.ndif.us")
     with pytest.raises(SystemExit, match="there is no NDIF key for https://api.ndif.us"):
         main(["run", "Llama-3.1-8B", "gsm8k", "--remote", "--source", "embedded", "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
