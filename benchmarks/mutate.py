@@ -57,7 +57,7 @@ def words_only(tree):
         elif isinstance(node, ast.Raise):
             parts.append(node.exc)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("warnings.warn", "print"):
-            parts += [node, *node.args]  # and the line that a warning names
+            parts += node.args
         skipped |= {id(below) for part in parts if part is not None for below in ast.walk(part)}
     return skipped
 
