@@ -14,7 +14,7 @@ from .effective_depth.rules import RULES, Rule
 from .effective_depth.tables import effective_depths
 from .figures.grid import figure_of, save
 from .figures.kinds import KINDS, find_kind
-from .files import make_folder
+from .files import writable_folder
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
 from .results.result import Result
@@ -74,7 +74,7 @@ class Comparison:
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write the frame as depths.csv, and the figures as .png and .pdf; the paths written."""
-        folder = make_folder(folder, ValueError)
+        folder = writable_folder(folder, ValueError)
         self.frame.to_csv(folder / "depths.csv", index=False)
         drawn = [(name, figure) for kind in FIGURES for name, figure in self._drawn(kind)]
         return [folder / "depths.csv", *(save(figure, folder / f"{name}.png") for name, figure in drawn)]

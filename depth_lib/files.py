@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import socket
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from errno import ENOLCK, ENOSYS, EOPNOTSUPP
@@ -31,16 +32,17 @@ def in_project(path: str | Path) -> Path:
     return root / path if Path.cwd() == root / "notebooks" and not path.exists() else path
 
 
-def make_folder(folder: str | Path, error: type[Exception]) -> Path:
-    """Create a folder to save something in. Raises `error` if that is impossible."""
+def writable_folder(folder: str | Path, error: type[Exception]) -> Path:
+    """A folder to save something in, created if there is none. Raises `error` if that is impossible."""
     if not isinstance(folder, str | Path) or not str(folder):
         raise error(f"folder is {folder!r}; give the path of a folder.")
     if Path(folder).is_file():
         raise error(f"{folder} is a file; give the path of a folder.")
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as problem:
-        raise error(f"{folder} cannot be created ({problem.strerror}); give the path of another folder.") from problem
+        raise error(f"{folder} cannot be written ({problem.strerror}); give the path of another folder.") from problem
     return Path(folder)
 
 

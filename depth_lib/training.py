@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from .data.tokens import texts_of
 from .effective_depth.tables import effective_depths
 from .figures.marks import COLOURS, STYLE
-from .files import make_folder, write_together
+from .files import writable_folder, write_together
 from .models.load import load_model
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
@@ -40,7 +40,7 @@ class DepthLog:
         if isinstance(prompts, str):
             raise ValueError("prompts is one text; give a list of texts.")
         self.prompts, self.tokenizer = texts_of(prompts), tokenizer
-        self.path = None if path is None else make_folder(Path(path).parent, ValueError) / Path(path).name
+        self.path = None if path is None else writable_folder(Path(path).parent, ValueError) / Path(path).name
         self._rows, self._kl = [], []
 
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
@@ -81,6 +81,7 @@ class DepthLog:
         self._rows.append(row)
         self._kl.append(kl)
         if self.path:
+            writable_folder(self.path.parent, ValueError)  # somebody may have removed it since
             write_together({self.path: self.to_frame().to_csv(index=False).encode()})
         return row
 

@@ -178,7 +178,7 @@ def test_models_by_name_are_named_and_a_lens_that_cannot_be_written_is_not_fitte
         with pytest.raises(dl.ModelError, match="'toy-4l' is a name; give the model itself"):
             call()
     monkeypatch.setattr("depth_lib.lenses.fit.run", None)
-    with pytest.raises(dl.ParamsError, match="/proc/x/y.pt cannot be written"):
+    with pytest.raises(dl.ParamsError, match="/proc/x cannot be written"):
         dl.fit_lens(toy, ["5 + 7 + 5 + 3 + 1 + 7 = 28"], path="/proc/x/y.pt")
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import tempfile
 import time
 import warnings
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import torch
 from nnsight import TransformersModel
 
 from ..data.tokens import tokenize
-from ..files import write_together
+from ..files import writable_folder, write_together
 from ..models.check import arch_to_change, name_of, verified_arch
 from ..params import not_among
 from ..remote.errors import JobFailed
@@ -92,11 +91,7 @@ def fit_lens(
     if path and Path(path).suffix != ".pt":
         raise LensError(f"{path} is not a lens file; the path must end in .pt")
     if path:
-        try:  # before hours of fitting
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=Path(path).parent).close()
-        except OSError as error:
-            raise LensError(f"{path} cannot be written ({error.strerror}); give another path") from None
+        writable_folder(Path(path).parent, LensError)  # before hours of fitting
     of_model = {"model": _model(llm), "dtype": str(llm.dtype)} if path else {}
     done, lens, saved = {"n_done": 0, "sums": None}, None, time.monotonic()
     unfinished = Path(f"{path}.fit")

@@ -12,7 +12,7 @@ from nnsight import TransformersModel
 from transformers import PreTrainedModel
 
 from ..data.orders import checked_order
-from ..files import make_folder
+from ..files import writable_folder
 from ..params import whole
 from .bare import differ, logits_of
 from .errors import ModelError, reason
@@ -194,7 +194,7 @@ def save_whole(model: PreTrainedModel, problem: str, folder: str | Path, **optio
     """save_pretrained of a changed model: refused, or with the weights of repeated blocks copied."""
     if problem:
         raise ModelError(f"{problem}, so a saved copy would compute something else; keep it in memory.")
-    make_folder(folder, ModelError)
+    writable_folder(folder, ModelError)
     tied = model.get_input_embeddings().weight if model.config.get_text_config().tie_word_embeddings else None
     weights, seen = {}, set()
     for name, weight in model.state_dict(keep_vars=True).items():

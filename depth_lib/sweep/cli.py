@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from .. import __version__
 from ..data.datasets import dataset_named
-from ..files import in_project, make_folder
+from ..files import in_project, writable_folder
 from ..models.gguf import WHEELS, fetched
 from ..params import (
     NAMED_SOURCES,
@@ -276,7 +276,7 @@ def prune(asked: Options, model: str) -> int:
     if asked.SAVE and one.params.PASSES > 1:
         raise ParamsError("SAVE cannot write a model whose passes share their weights; leave out --save or --passes")
     if asked.SAVE:
-        make_folder(asked.SAVE, ParamsError)
+        writable_folder(asked.SAVE, ParamsError)
     source, prompts = one.params.SOURCE, one.prompts
     if source in NAMED_SOURCES:  # ours, not the user's own: what is too long for the model is left out
         prompts = load_prompts(one.params.DATASET, one.params.N_EXAMPLES, source, seed=one.params.SEED, llm=one.llm)
