@@ -224,8 +224,10 @@ def ratio(ed: int | None, n_layers: int) -> float | None:
 
 
 def as_array(values: Curve) -> np.ndarray:
-    """In its own precision, so that 0.3 stored as float32 does not exceed 0.3; bfloat16 as float32. ValueError for what
-    are not numbers."""
+    """In its own precision, so that 0.3 stored as float32 does not exceed 0.3; bfloat16 as float32.
+
+    Raises ValueError if it does not hold numbers.
+    """
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         values = values.float() if values.dtype == torch.bfloat16 else values

@@ -210,5 +210,5 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
 
 
 def name_of(llm: TransformersModel) -> str:
-    """What was given to load_model; of a model in memory what its config says, or its class."""
+    """The name that load_model was given; for a model in memory, its config's name or its class."""
     return llm.config._name_or_path or getattr(llm, "repo_id", None) or type(llm._module).__name__

@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-from collections.abc import Sized
 from pathlib import Path
 
 _TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "tekken.json", "*.gguf")  # at least one of them
@@ -16,10 +15,13 @@ class ArchitectureError(ModelError):
     """The model has no residual stream that the probes can read, or the identities that they rely on do not hold."""
 
 
-def check_tokenizer(source: str | Path, made: Sized = "made") -> None:
-    """Raise ModelError for a checkpoint's folder without a tokenizer; transformers would have `made` an empty one."""
+def check_tokenizer(source: str | Path, n_tokens: int | None = None) -> None:
+    """Raise ModelError for a checkpoint's folder without a tokenizer, for which transformers makes an empty one.
+
+    n_tokens: of the tokenizer that transformers made, if it did so already.
+    """
     folder = Path(source).expanduser()
-    if (folder / "config.json").is_file() and (len(made) < 2 or not any(map(list, map(folder.glob, _TOKENIZER)))):
+    if (folder / "config.json").is_file() and (n_tokens in (0, 1) or not any(map(list, map(folder.glob, _TOKENIZER)))):
         raise ModelError(f"{source} has no tokenizer; write it there: tokenizer.save_pretrained({str(source)!r})")
 
 

@@ -309,7 +309,7 @@ def _fetch(source, revision):
         config = read_config(source, revision)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         # transformers 5 reads it only without a tokenizer.json
-        check_tokenizer(source, tokenizer)
+        check_tokenizer(source, len(tokenizer))
         follow(tokenizer, get_tokenizer_config(source, revision=revision).get("add_bos_token"), source)
     return config, tokenizer
 

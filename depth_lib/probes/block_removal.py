@@ -72,8 +72,8 @@ def block_removal(
     Raises ValueError for a size outside 1..L − 1, sizes with a part, an unknown part, or a prompt without tokens.
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
-    Cost: two forward passes per prompt, and up to L / 2 more for each n; "refined" adds one for each n that it goes on
-    to. For a part: two, and about 1.5 L more.
+    Cost: two forward passes per prompt, and up to L / 2 more for each n; "refined" adds as many for each
+    further n. For a part: two, and about 1.5 L more.
     """
     arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
     n_layers, refined = arch.n_layers, isinstance(sizes, str) and sizes == "refined"

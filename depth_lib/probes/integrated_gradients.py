@@ -231,7 +231,7 @@ class Path:
 
 
 def _read_blocks(llm, arch, ids):
-    """Of each block what enters it, a, m and what leaves it, [1, T, d] each."""
+    """For each block: h_l, a, m and h_{l+1}, [1, T, d] each."""
     blocks = []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
