@@ -15,13 +15,11 @@ if os.environ.get("ATEN_CPU_CAPABILITY") == "default":  # torch's attention pack
 for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):  # of the make that runs the tests; some run make
     os.environ.pop(name, None)
 
+os.fsync = lambda descriptor: None  # 6 ms each: what tests write need not outlive a power cut
+
 sys.modules["rfc3987_syntax"] = None  # which jsonschema builds a grammar with, as long as a tenth of all imports
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-
+import pytest  # noqa: E402  (and no torch: the process that hands out the tests has no use for it)
 
 # Where CI is set, a test may skip only for these reasons, each with why CI cannot have it; any other skip fails.
 MAY_SKIP = {

@@ -1,16 +1,8 @@
-"""Studies of a few results; nothing waits for the disk."""
+"""Studies of a few results."""
 
 import pytest
 
-from depth_lib import files as storage
 from tests.report.studies import write_depths, write_published
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_waiting_for_the_disk():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.os, "fsync", lambda descriptor: None)
-        yield
 
 
 @pytest.fixture(scope="package")
