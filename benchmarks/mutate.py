@@ -56,7 +56,7 @@ def words_only(tree):
             parts.append(node)
         elif isinstance(node, ast.Raise):
             parts.append(node.exc)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("warnings.warn", "print"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("warn", "print"):
             parts += node.args
         skipped |= {id(below) for part in parts if part is not None for below in ast.walk(part)}
     return skipped

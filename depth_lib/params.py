@@ -10,6 +10,8 @@ import json
 import operator
 import re
 import shlex
+import sys
+import warnings
 from collections.abc import Iterable, Mapping, Set
 from difflib import get_close_matches
 from functools import cache
@@ -263,6 +265,14 @@ def check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}; give True or False.")
+
+
+def warn(message: str) -> None:
+    """Warn at the line that called this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith(f"{__package__}."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def _shown(value: object) -> str:

@@ -123,7 +123,7 @@ def _own_dtype(model_id: str) -> str:
 
             with without_retries(model_id):
                 file = Path(hf_hub_download(model_id, "config.json"))
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_bytes())
         texts = config | config.get("text_config", {})
         return str(texts.get("dtype") or texts.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     except Exception:  # noqa: BLE001 (loading the model gives a better error)
@@ -166,7 +166,7 @@ class Run:
         known = {*DatasetFile.model_fields, *ModelFile.model_fields, "MODELS", "DATASETS"}
         for name in cell:
             if name.isupper() and name not in known:
-                if near := get_close_matches(name, Params.model_fields, n=1, cutoff=0.9):
+                if near := get_close_matches(name, Params.model_fields, cutoff=0.9):
                     raise ParamsError(f"{name} is not a parameter; did you mean {near[0]}? Rename or delete {name}")
         self.params = params = resolved(cell)
         self.out = in_project(params.OUT)
@@ -236,10 +236,6 @@ class Run:
             how = {"dtype": "the server's", "quantization": "the server's", "remote": params.REMOTE}
         texts = {"source": Path(self.source).name, "n_examples": params.N_EXAMPLES}
         read = {ARTIFACTS[probe].reads for probe in probes} - {""}
-        if params.CHAT:
-            texts["chat"] = True
-        if params.PASSES > 1:
-            how["passes"] = params.PASSES
         if self.responses is not None and "prompts" in read:
             read.add("responses")
         return (

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import depth_lib as dl
 from depth_lib.data.datasets import with_levels
 from depth_lib.data.drawn import DRAWN
 from depth_lib.embedded import TOYS
@@ -150,3 +151,17 @@ def test_paths_with_spaces_stand_between_commas(tmp_path, monkeypatch):
     (tmp_path / "my model").mkdir()
     assert words("./my model,toy-4l") == ["./my model", "toy-4l"] == words(" ./my model, toy-4l")
     assert words("my model") == ["my model"] and words("a b,c") == words("a, b c") == ["a", "b", "c"]
+
+
+def test_a_warning_names_the_line_that_called_the_package(toy, tmp_path):
+    dl.logit_lens(toy, ["5 + 7 = 12"]).save(tmp_path / "gsm8k" / "toy-4l")
+    (tmp_path / "gsm8k" / "toy-8l").mkdir()
+    (tmp_path / "gsm8k" / "toy-8l" / "logitlens_1exps.pt").write_text("damaged")
+    for call in (
+        lambda: dl.logit_lens(toy, [__file__]),  # deep inside, and behind a decorator
+        lambda: dl.load_examples("sums", 101),
+        lambda: dl.load_results(tmp_path),
+    ):
+        with pytest.warns(UserWarning) as warned:
+            call()
+        assert {warning.filename for warning in warned} == {__file__}

@@ -2,12 +2,11 @@
 
 import itertools
 import reprlib
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 from ..embedded import choices_path
-from ..params import NAMED_SOURCES
+from ..params import NAMED_SOURCES, warn
 from .datasets import dataset_named
 from .rows import PromptError, check_count, file_rows
 
@@ -52,7 +51,7 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
             raise PromptError(f"{where}: {kind.DATASET}'s template does not end with endings[label]; correct it")
         choices.append(Choice(context, [text.removeprefix(context) for text in texts], label))
     if len(choices) < n_examples:
-        warnings.warn(f"{dataset} has only {len(choices)} rows, not {n_examples}; using all of them", stacklevel=2)
+        warn(f"{dataset} has only {len(choices)} rows, not {n_examples}; using all of them")
     return choices
 
 

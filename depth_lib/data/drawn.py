@@ -14,7 +14,7 @@ def drawn_rows(dataset: str, seed: int) -> Iterator[tuple[str, dict]]:
             question, answer = one_sum(rng, rng.randint(2, 6))
             yield dataset, {"question": question, "answer": answer}
         else:
-            yield dataset, {"a": rng.randint(10**5, 10**6 - 1), "b": rng.randint(10**5, 10**6 - 1)}
+            yield dataset, {name: rng.randrange(10**5, 10**6) for name in "ab"}
 
 
 def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:

@@ -1,14 +1,13 @@
 """Questions by level of difficulty, from the rows of a data set or drawn at random."""
 
 import random
-import warnings
 from collections import Counter
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from ..params import NAMED_SOURCES
+from ..params import NAMED_SOURCES, warn
 from .datasets import Dataset, dataset_named, with_levels
 from .drawn import one_sum
 from .rows import PromptError, check_count
@@ -58,7 +57,7 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     chosen = [example for _, group in by_level for example in islice(group, n_per_level)]
     fewer = [f"{n} of level {one}" for one, n in Counter(map(level, chosen)).items() if n < n_per_level]
     if fewer:
-        warnings.warn(f"{dataset} has only {', '.join(fewer)}, not {n_per_level}; using all of them", stacklevel=2)
+        warn(f"{dataset} has only {', '.join(fewer)}, not {n_per_level}; using all of them")
     return chosen
 
 
@@ -84,6 +83,6 @@ def _from_rows(dataset: Dataset, source: str | Path, seed: int) -> list[Example]
     if not examples:
         raise PromptError(f"{name} has no row with a level in {dataset.LEVEL!r}; write a number there")
     if n_without := len(rows) - len(examples):
-        warnings.warn(f"{n_without} of {len(rows)} rows of {name} have no level and are left out", stacklevel=3)
+        warn(f"{n_without} of {len(rows)} rows of {name} have no level and are left out")
     random.Random(seed).shuffle(examples)
     return examples

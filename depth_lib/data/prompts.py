@@ -1,14 +1,13 @@
 """Prompts: rows of the Hub, a local file or an embedded sample, as plain text."""
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from ..params import not_among
+from ..params import not_among, warn
 from .datasets import Dataset, dataset_named
 from .rows import PromptError, check_count, column_of, file_rows, from_hub
 
@@ -87,9 +86,8 @@ def load_prompts(
         if len(prompts) == wanted:
             break
     if left_out:
-        warnings.warn(
-            f"{left_out} prompts of {dataset} are longer than the model's {n_positions:.0f} positions and are left out",
-            stacklevel=2,
+        warn(
+            f"{left_out} prompts of {dataset} are longer than the model's {n_positions:.0f} positions and are left out"
         )
     if len(prompts) == wanted:
         return prompts
@@ -98,7 +96,7 @@ def load_prompts(
     if not prompts:
         raise PromptError(f"{name} has no prompt{longer}; give a source with at least one")
     if wanted < math.inf:
-        warnings.warn(f"{name} has only {len(prompts)} prompts{longer}, not {wanted}; using all of them", stacklevel=2)
+        warn(f"{name} has only {len(prompts)} prompts{longer}, not {wanted}; using all of them")
     return prompts
 
 

@@ -1,14 +1,13 @@
 """Prompts as token ids, the positions that future mode draws, and where the tokens of an answer are."""
 
 import random
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nnsight import TransformersModel
 from transformers import GenerationConfig
 
-from ..params import not_among, whole
+from ..params import not_among, warn, whole
 
 
 def texts_of(texts: object, name: str = "prompt") -> list[str]:
@@ -33,10 +32,7 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
         if not isinstance(text, str):
             raise ValueError(f"{name} {number} is of type {type(text).__name__}, not text; give a list of strings.")
         if len(text) < 200 and "\0" not in text and Path(text).suffix and _is_file(text):
-            warnings.warn(
-                f"{name} {number} is the name of a file, {text!r}, which is not read; dl.load_prompts(file) reads it",
-                stacklevel=3,
-            )
+            warn(f"{name} {number} is the name of a file, {text!r}, which is not read; dl.load_prompts(file) reads it")
     return texts
 
 
@@ -140,10 +136,7 @@ def fitting(llm: TransformersModel, items: Sequence, text_of: Callable = str, ge
         return list(items)
     short = [item for item in items if len(text_ids(llm.tokenizer, text_of(item))[0]) + more <= limit]
     if n_long := len(items) - len(short):
-        warnings.warn(
-            f"{n_long} of {len(items)} prompts are longer than the model's {limit:.0f} positions and are left out",
-            stacklevel=3,
-        )
+        warn(f"{n_long} of {len(items)} prompts are longer than the model's {limit:.0f} positions and are left out")
     return short
 
 
@@ -272,5 +265,5 @@ def skips_of(
         raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
     if len(numbers) < len(ids):
         short = [f"prompt {p} ({len(ids[p])} tokens)" for p in range(len(ids)) if p not in numbers]
-        warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=4)
+        warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}")
     return [(ids[p], positions[p]) for p in numbers], numbers

@@ -5,13 +5,14 @@ A rule is a row of RULES. Its `gap` says how far a curve is from the level: belo
 Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 
 import numpy as np
 import torch
+
+from ..params import warn
 
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 
@@ -190,7 +191,7 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
     if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or not shape[0]:
         raise ValueError(f"{name} needs curves with one value per layer, all of the same length.")
     if result is given and (reason := rule.no_signal(result)):
-        warnings.warn(reason, stacklevel=3)
+        warn(reason)
         return None
     if np.isnan(rule.curve(result)).all():
         return None  # of a model whose attention and MLP cannot be told apart

@@ -5,7 +5,6 @@ A lens is a dict, `Lens`; h_l enters block l.
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -18,7 +17,7 @@ from ..hub import without_retries
 from ..models.check import name_of
 from ..models.errors import reason
 from ..models.families import describe
-from ..params import ParamsError
+from ..params import ParamsError, warn
 from ..remote.server import say
 
 LARGEST_REQUEST = 2**29  # bytes: a request waits in NDIF's queue as one value of Redis
@@ -106,7 +105,7 @@ def _jacobian(stored, source):
     of_fit = "jacobian_sum" in stored
     J = {l: x / stored["n_done"] for l, x in stored["jacobian_sum"].items()} if of_fit else stored["J"]
     if "A_0" not in stored:
-        warnings.warn(f"{source} has no matrix for the embeddings: layer 0 is read by the logit lens", stacklevel=3)
+        warn(f"{source} has no matrix for the embeddings: layer 0 is read by the logit lens")
     A_0 = stored["A_0"] if "A_0" in stored else torch.eye(len(J[0]))
     A = torch.stack([A_0.float(), *(J[l].float() for l in range(len(J)))])
     no_bias = torch.zeros(A.shape[:2], dtype=torch.float32)
@@ -152,7 +151,7 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
     message = f"the lens does not fit {name_of(llm)}: it {problem}; {remedy}"
     if misfit or llm.dtype.itemsize > 2:
         raise LensError(message)
-    warnings.warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)", stacklevel=3)
+    warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)")
 
 
 def unembedding_hash(llm: TransformersModel) -> str | None:

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from nnsight import TransformersModel
 from ..data.tokens import tokenize
 from ..files import writable_folder, write_together
 from ..models.check import arch_to_change, name_of, verified_arch
-from ..params import not_among
+from ..params import not_among, warn
 from ..remote.errors import JobFailed
 from ..remote.server import NO_GRADIENT
 from ..residual.budget import check_budget
@@ -83,7 +82,7 @@ def fit_lens(
     if len(long) < fewest:
         raise LensError(f"a {kind} lens needs {fewest} or more texts of at least {shortest} tokens; give longer ones")
     if len(long) < len(all_ids):
-        warnings.warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out", stacklevel=2)
+        warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out")
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm)}
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
     fewest_told = 1 if kind == "jacobian" else 1 + width // N_TOKENS  # before, a ridge is mostly its λ

@@ -1,8 +1,8 @@
 """Whether texts begin with the BOS token, as the checkpoint says."""
 
-import warnings
-
 from transformers import PreTrainedTokenizerBase
+
+from ..params import warn
 
 
 def begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -20,8 +20,7 @@ def follow(tokenizer: PreTrainedTokenizerBase, adds_bos: bool | None, name: str)
     tokenizer.add_bos_token = adds_bos
     followed = begins_with_bos(tokenizer) == adds_bos
     then = "the checkpoint is followed" if followed else "this tokenizer cannot be changed: correct its tokenizer.json"
-    warnings.warn(
+    warn(
         f"{name}: this version of transformers {'left out' if adds_bos else 'added'} the BOS token, against what the "
-        f"checkpoint says (add_bos_token: {adds_bos}); {then}.",
-        stacklevel=2,
+        f"checkpoint says (add_bos_token: {adds_bos}); {then}."
     )

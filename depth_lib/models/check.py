@@ -1,7 +1,6 @@
 """Checks a model's detected architecture on the running model."""
 
 import threading
-import warnings
 from collections.abc import Callable
 
 import nnsight
@@ -10,7 +9,7 @@ from nnsight import TransformersModel
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..params import not_among
+from ..params import not_among, warn
 from ..residual.arch import Arch
 from ..residual.identities import N_TOKENS, identities, verified
 from ..residual.residual_stream import READS_MORE
@@ -166,7 +165,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     works = verified(arch, measured)
     for shortcut, why in SHORTCUTS.items():
         if getattr(arch, shortcut) and not getattr(works, shortcut):
-            warnings.warn(f"{name}: {why}.", stacklevel=4)
+            warn(f"{name}: {why}.")
     record.found = record.found.but(**{shortcut: getattr(works, shortcut) for shortcut in SHORTCUTS})
     errors = {key: float(measured[key].max()) for key in ("identity_1", "identity_2")}
     record.checked = errors | {"tolerance": tolerance}

@@ -3,7 +3,6 @@
 import copy
 import logging
 import re
-import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
@@ -22,7 +21,7 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, find_adapter_conf
 
 from ..embedded import TOYS, toy_path
 from ..hub import without_retries
-from ..params import HOST, find_model, params_files
+from ..params import HOST, find_model, params_files, warn
 from .bare import underlying
 from .bos import follow
 from .check import check_here, name_of
@@ -221,10 +220,7 @@ def _recorded(source, found, **options):
     llm = TransformersModel(source, rename=aliases(found), **options)
     RECORDS[llm] = Record(found)
     if found.parts is None:
-        warnings.warn(
-            f"{name_of(llm)}: {found.missing}. What attention and MLP add is not known: what needs it is NaN.",
-            stacklevel=4,
-        )
+        warn(f"{name_of(llm)}: {found.missing}. What attention and MLP add is not known: what needs it is NaN.")
     return llm
 
 
@@ -351,7 +347,7 @@ def _check_left_out(source, model, left):
             f"{source} has the head of a classifier ({_first(heads)}); give the language model that it was made from."
         )
     if left:
-        warnings.warn(f"{source}: the weights {_first(left)} are not used; check its config.", stacklevel=5)
+        warn(f"{source}: the weights {_first(left)} are not used; check its config.")
 
 
 def _first(keys):

@@ -1,7 +1,6 @@
 """A model without some of its blocks, or with its blocks in a different order."""
 
 import copy
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ..data.orders import checked_order
 from ..files import writable_folder
-from ..params import whole
+from ..params import warn, whole
 from .bare import differ, logits_of
 from .errors import ModelError, reason
 from .families import known
@@ -95,7 +94,7 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     changed = in_order(module, blocks_path, order)
     problem = _cannot_be_saved(changed)
     if problem and not hasattr(changed.config.get_text_config(), "layer_passes"):
-        warnings.warn(f"{problem}: it cannot be saved.", stacklevel=2)
+        warn(f"{problem}: it cannot be saved.")
     vars(changed)["save_pretrained"] = partial(save_whole, changed, problem)
     return in_memory(changed, llm.tokenizer)
 

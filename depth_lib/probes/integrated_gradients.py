@@ -12,7 +12,6 @@ Here the points are rows of a batch, Clenshaw–Curtis points and as many as it 
 gradients the integral is the sum of what F changes by when one token alone takes a step of the path (`_increments`).
 """
 
-import warnings
 from numbers import Real
 
 import torch
@@ -20,7 +19,7 @@ from nnsight import TransformersModel
 
 from ..data.tokens import answer_span
 from ..models.check import arch_to_change
-from ..params import not_among
+from ..params import not_among, warn
 from ..remote.errors import JobFailed, NotReady
 from ..remote.server import NO_GRADIENT, NO_GRADIENTS_THERE, method_there
 from ..residual.budget import rows_of_logits, tokens_in_pass
@@ -135,11 +134,10 @@ def _warn_if_rough(result, tolerance, method):
     if rough.any():
         blocks = rough.nonzero().flatten().tolist()
         finer = "max_nodes" if method == "gradients" else "steps"
-        warnings.warn(
+        warn(
             f"the integrated gradients of blocks {blocks} are not known better than "
             f"{100 * result['error'][rough].max():.2g} % of the largest attribution, the worst of them: the answer's "
-            f"probability jumps there, or half precision is too coarse; raise {finer}, or compute in float32",
-            stacklevel=4,  # the caller of `integrated_gradients`, which `with_origin` wraps
+            f"probability jumps there, or half precision is too coarse; raise {finer}, or compute in float32"
         )
 
 

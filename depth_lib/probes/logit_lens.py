@@ -13,7 +13,6 @@ with its y a few rows at a time, while these are in the cache. Nothing of the si
 """
 
 import math
-import warnings
 from collections.abc import Sequence
 
 import torch
@@ -22,7 +21,7 @@ from nnsight import TransformersModel
 from ..data.tokens import answer_span, greedy_settings, measured_tokens, texts_of, tokenize, without_template
 from ..lenses.files import Lens, translators
 from ..models.check import verified_arch
-from ..params import check_flags
+from ..params import check_flags, warn
 from ..residual.budget import logits_in_cache, rows_of_logits
 from ..residual.continuation import continuation
 from ..residual.distributions import distribution
@@ -106,9 +105,8 @@ def logit_lens(
     if generate:
         measured = [(ids, 0) for ids in tokenize(llm, prompts, generate=generate)]
         if without_template(llm, prompts):
-            warnings.warn(
-                "this model has a chat template, and these prompts do not use it; dl.chat_prompts(llm, questions) does",
-                stacklevel=3,
+            warn(
+                "this model has a chat template, and these prompts do not use it; dl.chat_prompts(llm, questions) does"
             )
     else:
         measured = measured_tokens(llm, prompts, answers, at)

@@ -82,7 +82,7 @@ def record_in(folder: Path) -> dict:
     """The content of `run.json` in a run's folder; {} if there is none, and `BROKEN` if it cannot be read."""
     path, parts = folder / RECORD, ("made_from", "versions", "params")
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_bytes())
         return {name: dict(record[name]) for name in parts}
     except FileNotFoundError:
         return {}

@@ -1,6 +1,5 @@
 """A study: the results of many runs in one folder, `outputs/<dataset>/<MODEL>/*.pt`, as one dict or one frame."""
 
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..data.datasets import with_levels
-from ..params import by_paper, command, in_order, words
+from ..params import by_paper, command, in_order, warn, words
 from .artifacts import read_artifact
 from .provenance import differing, record_in
 from .schemas import (
@@ -68,7 +67,7 @@ class Study(dict):
         self.pairs = sorted({parse_name(path).pair for path in self._found.values()} - {""})
         self.problems += [*(self._not_begun() if models is None else ()), *self._outdated(), *self._mixtures()]
         for problem in self.problems:
-            warnings.warn(problem, stacklevel=2)
+            warn(problem)
 
     def _not_begun(self) -> Iterator[str]:
         """A line that names the runs of the folder that have no result yet."""
@@ -212,7 +211,7 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
             key = path.parent.parent.name, path.parent.name, name.key
             if name.probe in ARTIFACTS and not name.key.endswith(BY_RANDOM):
                 if key in found:
-                    warnings.warn(f"reading {path}, not {found[key][1].name} beside it; remove one", stacklevel=2)
+                    warn(f"reading {path}, not {found[key][1].name} beside it; remove one")
                 found[key] = (name.pair, name.changed, rows.index(name.probe)), path
     if not found:
         for above, inner in zip(folder.absolute().parents, ("*/*.pt", "*.pt"), strict=False):  # a dataset's, a run's

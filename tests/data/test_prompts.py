@@ -101,10 +101,13 @@ def test_aime24_keeps_prompts_of_up_to_400_tokens_of_the_given_tokenizer(rows):
         load_prompts("aime24")
 
 
+FIRST = {"addition": "154907 + 380679 = 535586", "multiplication": "154907 * 380679 = 58969841853"}
+
+
 @pytest.mark.parametrize(("dataset", "sign"), [("addition", "+"), ("multiplication", "*")])
 def test_drawn_sums_and_products_are_right_seeded_and_of_the_asked_length(dataset, sign):
     prompts = load_prompts(dataset)
-    assert len(set(prompts)) == 10
+    assert len(set(prompts)) == 10 and prompts[0] == f"Give the answer directly: {FIRST[dataset]}"
     for prompt in prompts:
         pattern = rf"Give the answer directly: ([1-9]\d{{5}}) \{sign} ([1-9]\d{{5}}) = (\d+)"
         a, b, c = map(int, re.fullmatch(pattern, prompt).groups())
@@ -113,9 +116,11 @@ def test_drawn_sums_and_products_are_right_seeded_and_of_the_asked_length(datase
     assert load_prompts(dataset, seed=1) != prompts
 
 
-def test_drawn_sums_have_two_to_six_terms():
-    terms = {prompt.count("+") + 1 for prompt in load_prompts("sums", 60)}
-    assert terms == {2, 3, 4, 5, 6}
+def test_drawn_sums_have_two_to_six_digits():
+    prompts = load_prompts("sums", 60)
+    assert prompts[:3] == ["4 + 1 = 5", "4 + 1 + 0 + 6 + 8 = 19", "5 + 5 + 0 + 2 + 2 + 5 = 19"]
+    terms = [prompt.partition(" = ")[0].split(" + ") for prompt in prompts]
+    assert {*map(len, terms)} == {2, 3, 4, 5, 6} and {*sum(terms, [])} == {*"0123456789"}
 
 
 def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
