@@ -33,13 +33,13 @@ def bytes_of_a_token(llm, h, gradients):
 
 
 def _half_of_a_server(llm, size):
-    """Half of the bytes that NDIF (0.1.2) lets a model's process take beside the weights, at most 4 GiB: 15 % of them
-    and 500 MiB, shared by as many GPUs of 40 GB as hold them. The other half is for what a probe keeps.
+    """Half of the bytes that NDIF (0.1.2) lets a model's process take beside the weights: 15 % of them and 500 MiB,
+    shared by as many GPUs of 40 GB as hold them. The other half is for what a probe keeps.
 
     Free memory does not count, as it differs between processes that run one request together.
     """
     weights = sum(weight.numel() for weight in llm._module.parameters()) * size
-    return min(2**32, (15 * weights // 100 + 500 * 2**20) // (1 + int(1.15 * weights / 40e9)) // 2)
+    return (15 * weights // 100 + 500 * 2**20) // (1 + int(1.15 * weights / 40e9)) // 2
 
 
 def _half_of_what_is_free(llm):

@@ -5,6 +5,9 @@ import torch
 
 import depth_lib as dl
 from depth_lib.data.examples import Example
+from depth_lib.models.families import describe
+from depth_lib.residual.rounding import rounding_floor
+from depth_lib.residual.stream import Stream
 from tests import oracles as oracle
 from tests.families import build, of_families
 from tests.marks import slow
@@ -72,6 +75,32 @@ def test_float32_has_no_rounding_floor_beside_its_results_unless_products_are_in
     half = loaded(build("llama", torch.bfloat16))
     extra = dl.depth_by_difficulty(half, examples).keys() - dl.depth_by_difficulty(llm, examples).keys()
     assert extra == {"layer_effect_rounding_floor", "output_effect_rounding_floor"}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_tokens, n_rows", [(13, 8), (60, 6), (200, 2), (13, 24)])
+def test_the_floor_is_the_largest_change_if_every_feature_of_h_0_moves_by_a_rounding_unit(n_tokens, n_rows):
+    """In up to eight rows, of 400 tokens together; and in eight pairs, if tokens of h_0 are erased as well."""
+    model, found = build("llama", torch.bfloat16), {}
+    llm = loaded(model)
+    (ids,) = ids_of(llm, [(4 * SIXTY)[: n_tokens - 1]])
+    erase = (lambda k, h: h[k : k + 2].zero_()) if n_rows == 24 else None
+    with llm.trace({"input_ids": ids[None]}, use_cache=False):
+        found.update(rounding_floor(Stream(llm, describe(llm), ids.tolist()), updates=True, change=erase))
+    h = model.model.embed_tokens(ids)
+    signs = torch.randint(0, 2, (n_rows, len(h[0])), generator=torch.Generator().manual_seed(0)) * 2 - 1
+    rows = [h, *(h + h * (2.0**-7 * of_row).to(h) for of_row in signs)]
+    for k, row in enumerate(rows[9:]):
+        erase(k // 2, row)
+    model.model.norm.register_forward_pre_hook(lambda _, args: found.update(last=args[0]))
+    run = model.model(inputs_embeds=torch.stack(rows), output_hidden_states=True)
+    y = model.lm_head(run.last_hidden_state).float().softmax(-1)
+    distance = (y[1:] - y[0]).norm(dim=-1)
+    in_pairs = 2 * (distance[8::2] - distance[9::2]).abs()
+    assert float(found["outputs"]) == pytest.approx(float(torch.cat([distance[:8], in_pairs]).max()), rel=1e-3)
+    c = torch.stack([*run.hidden_states[:-1], found["last"]]).float().diff(dim=0)
+    moved = (c[:, 1:] - c[:, :1]).norm(dim=-1) / c[:, :1].norm(dim=-1)
+    assert float(found["updates"]) == pytest.approx(float(moved.max()), rel=1e-3)
 
 
 def in_tf32(x):
