@@ -36,7 +36,7 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
         "L": n_layers,
         "T": len(tokens),
         "P": n_prompts,
-        "F": n_prompts,
+        "F": n_prompts - 1,
         "E": 9,
         "K": 3,
         "N": 3,

@@ -20,7 +20,7 @@ DRAWN_PAIRS = ("addition", "multiplication")  # the first prompt that a seed dra
 DEFAULT_PAIR = "sum"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pair:
     """A question and its answer; `label` is part of the file names of its results, "" for the default pair."""
 

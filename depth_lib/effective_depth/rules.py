@@ -22,7 +22,7 @@ LEAST_GAIN = 0.5  # nats per token by which the prompts are easier than the same
 LEAST_COSINE = 1.25  # root mean square of the mean cosine, in sizes of a random direction's
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rule:
     """The first layer l with gap[l] < 0; if `last_turn`, the last one with gap[l] < 0 <= gap[l + 1].
 

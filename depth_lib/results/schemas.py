@@ -24,7 +24,7 @@ class MissingArtifact(ArtifactError, FileNotFoundError):
     """A result is missing; the message has the command that computes it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Schema:
     """One probe's file: its name without .pt, with `{n}` for the number of examples, and the shape of each key.
 
@@ -225,7 +225,7 @@ def _short(value: Any) -> str:
     """A value for a file's name; of a file, an array or a long value a hash of the content."""
     if hasattr(value, "tolist"):  # an array or a tensor, of which the text is an excerpt
         return _hashed(f"{str(value.dtype).removeprefix('torch.')} {value.tolist()}".encode())
-    text = repr(value) if isinstance(value, list | tuple | dict) else str(value)
+    text = str(value)
     if Path(text).is_file():
         return f"{Path(text).stem}-{_hashed(Path(text).read_bytes())}"
     return text if re.fullmatch(r"[\w.+-]{1,40}", text) else _hashed(text.encode())
@@ -235,7 +235,7 @@ def _hashed(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:8]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ResultName:
     """The parts of a result file's name; `key` is the result's name in a study, such as "residual_erasure:spouse"."""
 

