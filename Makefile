@@ -7,14 +7,15 @@ PY     := $(VENV)/bin/python
 READY  := $(VENV)/.depth-lib-installed
 
 # make help prints the lines that start with ##
-## MODELS="A B"           names of params/models, folders or Hub ids; by default the papers' twelve. SET=demo: a folder of them
-## DATASETS="gsm8k ..."   of params/datasets, or in OUT; by default the papers' three, for a table all there are
-## N_EXAMPLES=20          and any other parameter of a run, instead of what the params files say: SOURCE=embedded, REMOTE=1,
-##                        DTYPE=bfloat16, PROBES="logit_lens", OUT=folder, REPLACE=1 … (depth-lib sweep --help has all)
-## -j 4, -k               runs at a time, one or one per GPU without it; go on after failures
-## CUDA_VISIBLE_DEVICES=0,1   the GPUs, instead of all there are
-# Whatever stands on make's command line goes to the command, which refuses names that it does not know. A $ is a $, and so
-# is $$.
+## MODELS="A B"           names in params/models, folders or Hub ids; by default the papers' twelve models
+## SET=demo               the models of one folder in params/models
+## DATASETS="gsm8k ..."   names in params/datasets (table: in OUT); by default the papers' three (table: all in OUT)
+## N_EXAMPLES=20          like any parameter of a run, overrides the params files: SOURCE=embedded, REMOTE=1,
+##                        DTYPE=bfloat16, PROBES="logit_lens", OUT=folder, REPLACE=1 … (depth-lib sweep --help lists all)
+## -j 4                   4 runs at a time (default: one per GPU, or one)
+## -k                     continue after failures
+## CUDA_VISIBLE_DEVICES=0,1   the GPUs to use (default: all)
+# Every variable on make's command line becomes an option of the command, which rejects unknown names. Both $ and $$ give $.
 OURS  = PYTHON VENV PY OMP_NUM_THREADS CUDA_VISIBLE_DEVICES
 GIVEN = $(foreach name,$(filter-out $(OURS),$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name)))
 ARGS  = $(foreach name,$(GIVEN),'--$(name)=$(subst ','\'',$(subst $$$$,$$,$(value $(name))))')
@@ -25,11 +26,11 @@ FLAGS = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) \
 .NOTPARALLEL:
 .PHONY: demo real sweep table pictures status train experiment test test-slow oracles test-oracles ndif test-ndif bench bench-counts docs lint pyright types clean help
 
-demo: ## three toy models on three embedded datasets: results, table and figures in outputs/demo
-real: ## a language model of 135M parameters (a 93 MB download) on three datasets, with its table in outputs/real
-sweep: ## run what is missing, and make the table; REPLACE=1 moves results of other settings aside; -j N side by side, -k past failures
-table: ## the table and figures of what is in OUT
-status: ## what is done or missing in OUT, and what runs or failed
+demo: ## run three toy models on three embedded datasets; results, table and figures go to outputs/demo
+real: ## run a language model of 135M parameters (a 93 MB download) on three datasets; its table is in outputs/real
+sweep: ## do the unfinished runs, then make the table; REPLACE=1 moves results with different settings to OUT/replaced
+table: ## make the table and figures of the results in OUT
+status: ## list the finished, missing, running and failed results in OUT
 demo real sweep: ARGS += $(FLAGS)
 demo real sweep table status: $(READY)
 	@exec $(PY) -m depth_lib.sweep $@ $(ARGS)
@@ -39,11 +40,11 @@ pictures: $(READY) ## draw docs/*.png from outputs/real and outputs/demo
 
 TRAINING := $(PY) -m experiments.training.experiment
 
-train: $(READY) ## does training decide how depth is used? twelve toys from nothing, and their measurements
+train: $(READY) ## train twelve toys from scratch and measure them: does training decide how depth is used?
 	@$(TRAINING) train --out build/training
 	@$(TRAINING) measure --out build/training --csv experiments/training/measured.csv
 
-experiment: $(READY) ## measure the four toys of that experiment in the repository, against the committed numbers
+experiment: $(READY) ## measure the experiment's four toys that are in the repository, and compare them with the committed numbers
 	@exec $(TRAINING) shipped
 
 # ---- the environment
@@ -61,33 +62,33 @@ $(READY): requirements.txt pyproject.toml
 
 # ---- the code
 
-test: $(READY) ## the quick tests (TESTS=tests/test_x.py for a part)
+test: $(READY) ## run the quick tests (TESTS=tests/test_x.py for some of them)
 	@$(PY) -m pytest -n 2 --dist loadscope -m "not slow" $(PYTEST) $(TESTS)
 
-test-slow: $(READY) ## the other tests
+test-slow: $(READY) ## run the slow tests
 	@$(PY) -m pytest -n 2 --dist loadscope -m slow $(PYTEST) $(TESTS)
 
-oracles: $(READY) ## install other people's libraries, the extras `oracles` and `quantization`: make test then compares with them
+oracles: $(READY) ## install the extras `oracles` and `quantization` (third-party libraries); make test then compares with them
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles,quantization]' --constraint requirements.txt
 
-test-oracles: oracles ## probes against TransformerLens, captum and shorter models
+test-oracles: oracles ## compare probes with TransformerLens, captum and shorter models
 	@$(PY) -m pytest -rs tests/third_party
 
-ndif: $(READY) ## install NDIF's own server code, the extra `ndif`: make test then runs the remote tests on it
+ndif: $(READY) ## install NDIF's own server code, the extra `ndif`; make test then runs the remote tests on it
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[ndif]' --constraint requirements.txt
 	@# 0.1.2 asks for Python 3.12; what the tests use of it runs on 3.11.
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python ndif==0.1.2
 
-test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
+test-ndif: $(READY) ## run five probes on the real NDIF; needs NDIF_API_KEY
 	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py
 
-bench: $(READY) ## how fast the probes are (BENCH=real DTYPE=bfloat16; BENCH=big, BENCH_DEVICE=cuda)
+bench: $(READY) ## time the probes (BENCH=real DTYPE=bfloat16; BENCH=big, BENCH_DEVICE=cuda)
 	@$(PY) -m benchmarks
 
-bench-counts: $(READY) ## what each probe asks of a GPU, counted without one: kernels, copies, bytes
+bench-counts: $(READY) ## count each probe's GPU kernels, copies and bytes, on a CPU
 	@$(PY) -m benchmarks.counts
 
-docs: $(READY) ## the documentation as pages, build/site/index.html
+docs: $(READY) ## build the documentation: build/site/index.html
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint requirements.txt
 	@$(PY) docs/site.py
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
@@ -107,7 +108,7 @@ clean: ## remove the environment and caches; results in outputs/ and models trai
 	rm -rf $(VENV) build/bdist.* build/lib *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-help: ## this list
+help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 	@echo "variables of demo, real, sweep, table and status:"
 	@sed -n 's/^## /  /p' $(MAKEFILE_LIST)

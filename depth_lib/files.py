@@ -32,6 +32,9 @@ def in_project(path: str | Path) -> Path:
     return root / path if Path.cwd() == root / "notebooks" and not path.exists() else path
 
 
+CANNOT_WRITE = "make the path writable (or free up space), or give a different OUT"
+
+
 def writable_folder(folder: str | Path, error: type[Exception]) -> Path:
     """A folder to save something in, created if there is none. Raises `error` if that is impossible."""
     if not isinstance(folder, str | Path) or not str(folder):

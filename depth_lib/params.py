@@ -80,10 +80,10 @@ class Params(BaseModel):
     PASSES: int = Field(
         1, ge=1, description="how many times the blocks run; each pass has its own layers in the results"
     )
-    LENS: str | None = Field(None, description="file of a lens; the logit lens is then also computed with it")
+    LENS: str | None = Field(None, description="a lens file; the logit lens is also computed with it")
     CONTROL: bool = Field(False, description="measure the same architecture with random weights too")
     REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], BeforeValidator(_no_number)] = Field(
-        False, description='run on NDIF; "local" tries a remote run on this machine; or a server\'s URL'
+        False, description='run on NDIF; "local" tests a remote run on this machine, and a URL runs on that server'
     )
     DATASET: str = Field(
         "gsm8k",
@@ -98,8 +98,8 @@ class Params(BaseModel):
         0, ge=0, description="generate up to this many tokens per prompt, and apply the logit lens to them too"
     )
     PROBES: Words = Field(FIVE_PROBES, description="names of the probes to run")
-    PAIR: str = Field("sum", description="name of the question and answer for erasure and gradients")
-    QUESTION: str | None = Field(None, description="a question of your own instead of PAIR's, with ANSWER")
+    PAIR: str = Field("sum", description="name of the question–answer pair for erasure and gradients")
+    QUESTION: str | None = Field(None, description="your own question in place of PAIR's; needs ANSWER")
     ANSWER: str | None = Field(None, description="the answer to QUESTION")
     SEED: int = Field(123, description="random seed")
     OUT: str = Field("outputs/notebook", min_length=1, description="folder of the results")
@@ -130,9 +130,7 @@ class DatasetFile(Params):
     )
     WITHIN_ANSWER: bool = Field(default=False, description="measure inside the answer, for worked solutions")
     MAX_TOKENS: int | None = Field(
-        default=None,
-        ge=1,
-        description="prompts with more tokens than this, as LENGTH_TOKENIZER counts them, are left out",
+        default=None, ge=1, description="leave out prompts with more tokens than this, counted by LENGTH_TOKENIZER"
     )
     LENGTH_TOKENIZER: str | None = Field(
         default=None, description="the tokenizer that counts MAX_TOKENS, the same for all models"
@@ -256,7 +254,7 @@ def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
             hint = f" did you mean {by_lower_case[near[0]]}?" if near else ""
             one_of = "one of " * (len(allowed) > 1)
             choice = f" use {one_of}{', '.join(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
-            return f"{kind} {_shown(name)} is not known;{hint}{choice}"
+            return f"{kind}{' ' * (kind[-1] != '=')}{_shown(name)} is not known;{hint}{choice}"
     return None
 
 

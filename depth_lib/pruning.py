@@ -9,7 +9,7 @@ from nnsight import TransformersModel
 from .data.choices import Choice
 from .data.orders import AT_MOST
 from .effective_depth.accuracy import accuracy, accuracy_change
-from .effective_depth.removal import Removable, removable
+from .effective_depth.removal import Removable, blocks_named, removable
 from .models.removal import remove_blocks, save_model, stretch_of
 from .probes.block_removal import block_removal
 from .probes.choice_accuracy import choice_accuracy
@@ -18,7 +18,7 @@ _CARD = """---
 base_model: {base}
 tags: [pruned]
 ---
-# {base} without block{plural} {which}
+# {base} without {blocks}
 
 {removable}. {accuracy}
 
@@ -53,11 +53,9 @@ class Pruned:
         Raises ValueError for a model whose config cannot say which blocks it has.
         """
         save_model(self.model, folder)
-        s, n = stretch_of(self.removable)
         card = _CARD.format(
             base=self.base,
-            plural="s" * (n > 1),
-            which=f"{s} to {s + n - 1}" if n > 1 else s,
+            blocks=blocks_named(*stretch_of(self.removable)),
             removable=self.removable,
             accuracy=self.accuracy,
             n_prompts=self.n_prompts,

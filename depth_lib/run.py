@@ -25,7 +25,7 @@ from .data.pairs import find_pair
 from .data.prompts import load_prompts
 from .data.rows import PromptError
 from .embedded import SAMPLES, TOYS
-from .files import can_be_folder, hold, holder, in_project, write_together
+from .files import CANNOT_WRITE, can_be_folder, hold, holder, in_project, write_together
 from .hub import without_retries
 from .models.gguf import WHEELS
 from .params import (
@@ -106,7 +106,8 @@ def _model_values(name: str, model_id: str | None) -> dict:
     short = name if model_id else (in_project(name).resolve() if in_project(name).exists() else Path(name)).name
     if not model_id and "/" not in name and not checkpoint_of(name):
         raise ParamsError(
-            f"{not_among(params_files('models'), 'MODEL', name)}; or a folder, a GGUF file, a Hub id owner/name"
+            f"{not_among(params_files('models'), 'MODEL', name)}. "
+            "A folder, a GGUF file or a Hub id (owner/name) works too.".replace("?.", "?")
         )
     return {"MODEL": short.removesuffix(".gguf"), "MODEL_ID": place, "DTYPE": _own_dtype(place), "DEVICE_MAP": "auto"}
 
@@ -187,9 +188,9 @@ class Run:
             if not can_be_folder(name):
                 raise ParamsError(f"{name!r} cannot be the name of a folder in {self.out}; give a short name")
         if params.CONTROL and self.on_server:
-            raise ParamsError("CONTROL draws random weights here, and REMOTE runs on a server; give one of the two")
+            raise ParamsError("CONTROL draws random weights here, and REMOTE runs on a server; give only one of them")
         if params.PASSES > 1 and self.on_server:
-            raise ParamsError("PASSES unrolls the model here, and REMOTE runs on a server; give one of the two")
+            raise ParamsError("PASSES unrolls the model here, and REMOTE runs on a server; give only one of them")
         self.folder = self.out / self.dataset / self.model
         self.name = f"{self.dataset} × {self.model}"
         self.pair = find_pair(params.PAIR, params.QUESTION, params.ANSWER, params.SEED)
@@ -524,4 +525,4 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename or folder
-        raise ParamsError(f"{place}: {error.strerror or error}; free the disk, or give a different OUT") from error
+        raise ParamsError(f"{place}: {error.strerror or error}; {CANNOT_WRITE}") from error

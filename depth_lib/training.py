@@ -54,7 +54,7 @@ class DepthLog:
         """
         if not isinstance(model, nn.Module):
             raise ValueError(
-                f"a {type(model).__name__} cannot be measured; give the transformers model that is trained"
+                f"a {type(model).__name__} cannot be measured; give the transformers model that you are training"
             )
         refuse_sharded(model)
         row = {"step": step, "loss": math.nan} | dict.fromkeys(METRICS, math.nan) | {"largest_kl": math.nan}

@@ -49,7 +49,7 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
     Raises ValueError for an unknown kind, for a wrong n_layers, and for sizes outside 1..L − 1.
     Cost: none.
     """
-    if problem := not_among(KINDS, "kind", kind):
+    if problem := not_among(KINDS, "kind=", kind):
         raise ValueError(problem)
     if not whole([n_layers]) or n_layers < 1:
         raise ValueError(f"n_layers is {n_layers!r}; give the number of blocks")

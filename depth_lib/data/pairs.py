@@ -46,7 +46,7 @@ def find_pair(
         question, answer = PAIRS[name]
     if not question or not answer:
         lacking = "ANSWER" if question else "QUESTION"
-        raise PromptError(f"QUESTION is {question!r} and ANSWER {answer!r}; give {lacking} too, or leave out both")
+        raise PromptError(f"QUESTION is {question!r} and ANSWER is {answer!r}; give {lacking} too, or leave out both")
     for known, pair in PAIRS.items():
         if pair == (question, answer):
             return Pair("" if known == DEFAULT_PAIR else known, question, answer)

@@ -52,7 +52,7 @@ def load_prompts(
     """
     if n_examples is not None:
         check_count("n_examples", n_examples)
-    if problem := not_among(("all", "question", "answer"), "part", part):
+    if problem := not_among(("all", "question", "answer"), "part=", part):
         raise PromptError(problem)
     if not isinstance(dataset, str | Path):
         raise PromptError(f'dataset is a {type(dataset).__name__}; give a name such as "gsm8k", or a file')

@@ -183,11 +183,11 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
         raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
     if not (isinstance(question, str) and isinstance(answer, str)):
         types = f"{type(question).__name__} and {type(answer).__name__}"
-        raise ValueError(f"question and answer are of type {types}, not text; give two strings.")
+        raise ValueError(f"question and answer must both be strings; they are of type {types}.")
     ids, offsets = _tokenized(llm, question + answer, "the question with its answer", offsets=True)
     places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0
     if not answer.strip() or not places:
-        raise ValueError(f"the answer {answer!r} has no token in {question + answer!r}; give a visible answer.")
+        raise ValueError(f"the answer {answer!r} is blank or adds no token to the question; give a different answer.")
     if places[0] == 0:
         raise ValueError(f"nothing precedes the answer {answer!r}, so no token predicts it; give a longer question.")
     return ids, places, [llm.tokenizer.decode([i]) for i in ids]
@@ -203,7 +203,7 @@ def measured_tokens(
 
     Raises ValueError for an unknown `at`, or if the numbers of answers and prompts differ.
     """
-    if problem := not_among(("all", "last"), "at", at):
+    if problem := not_among(("all", "last"), "at=", at):
         raise ValueError(problem)
     if answers is None:
         return [(ids, len(ids) - 1 if at == "last" else 0) for ids in tokenize(llm, prompts)]
@@ -256,7 +256,7 @@ def skips_of(
 ) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
     """Token ids and positions t of every prompt that is long enough: in future mode drawn, else only t = T; and the
     numbers of these prompts."""
-    if problem := not_among(modes, "mode", mode):
+    if problem := not_among(modes, "mode=", mode):
         raise ValueError(problem)
     ids = tokenize(llm, prompts)
     positions = future_positions([len(x) for x in ids]) if mode == "future" else [[len(x)] for x in ids]

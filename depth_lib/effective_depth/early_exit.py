@@ -37,7 +37,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     Cost: no forward pass.
     """
     if not whole([most]) or most < 1 or len(generated.get("res_top1", (0, 0))) < 2:
-        raise ValueError("early_exit needs a model with at least two blocks, and the argument most must be at least 1")
+        raise ValueError("early_exit needs a model with at least two blocks, and `most` must be at least 1")
     if "generated" not in generated:
         raise ValueError("no tokens were generated; give the result of dl.logit_lens(llm, prompts, generate=64)")
     stay = as_array(generated["res_top1"]).astype(float)

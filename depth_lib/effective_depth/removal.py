@@ -29,13 +29,18 @@ class Removable:
 
     def __repr__(self) -> str:
         if self.note:
-            return f"Which blocks can be removed is not known: {self.note}"
+            return f"It is not known which blocks can be removed: {self.note}"
         ends = "" if np.isnan(self.loss.low) else f" [{self.loss.low:.3f}, {self.loss.high:.3f}]"
         cost = f"{self.loss.value:.3f}{ends} nats per token"
         if self.s is None:
             return f"No block can be removed for {self.at_most:g} nats per token: the cheapest removal costs {cost}"
-        which = f"Block {self.s}" if self.n == 1 else f"Blocks {self.s} to {self.s + self.n - 1}"
-        return f"{which} of {self.n_layers} can be removed, which costs {cost}"
+        which = blocks_named(self.s, self.n).capitalize()
+        return f"{which} ({self.n} of {self.n_layers}) can be removed at a cost of {cost}"
+
+
+def blocks_named(s: int, n: int) -> str:
+    """The blocks s to s + n - 1: "block 3", "blocks 3 and 4" or "blocks 3 to 5"."""
+    return f"block {s}" if n == 1 else f"blocks {s} {'and' if n == 2 else 'to'} {s + n - 1}"
 
 
 def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:

@@ -107,7 +107,10 @@ def cosine_without_signal(contribution: Mapping) -> str:
     size, chance = np.sqrt((curve.astype(float) ** 2).mean()), float(contribution.get("chance_cos", 0))
     if size >= LEAST_COSINE * chance or np.isnan(size):
         return ""
-    return f"no reliable depth: cosines of {size:.3f} are about as small as those of random directions ({chance:.3f})"
+    return (
+        f"no reliable depth: cosines of {size:.3f} do not stand out from those of random directions ({chance:.3f}; at "
+        f"least {LEAST_COSINE * chance:.3f} is needed)"
+    )
 
 
 _COSINES = "att_cos", "mlp_cos", "layer_cos"

@@ -73,7 +73,7 @@ def fit_lens(
     Cost: one forward pass per text, and, for "jacobian", d backward passes as well. Memory: 20 L d² bytes, ridge 32 L
     d² bytes.
     """
-    if problem := not_among(("jacobian", "ridge"), "kind", kind):
+    if problem := not_among(("jacobian", "ridge"), "kind=", kind):
         raise LensError(problem)
     fewest, shortest = (1, SKIPPED + 2) if kind == "jacobian" else (2, 2)
     width = (arch_to_change if kind == "jacobian" else verified_arch)(llm).width
@@ -167,7 +167,7 @@ def _change(before, lens):
     if before is None:
         return ""
     change = (lens["A"] - before["A"]).norm(dim=(1, 2)) / lens["A"].norm(dim=(1, 2))
-    return f": changed by {change.mean():.1%}"
+    return f": the maps changed by {change.mean():.1%} since the last line"
 
 
 def _write(path, value):

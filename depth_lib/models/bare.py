@@ -35,8 +35,7 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(f"a {type(base).__name__} has no head that gives logits; load one with AutoModelForCausalLM.")
     if not base.can_generate():
         raise ModelError(
-            f"a {type(base).__name__} cannot generate text (masked language models, for example, cannot); "
-            "load one with AutoModelForCausalLM."
+            f"a {type(base).__name__} cannot generate text; load a causal language model with AutoModelForCausalLM."
         )
     model.eval()
     if base is model:

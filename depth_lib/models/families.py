@@ -65,7 +65,7 @@ def known(llm: TransformersModel) -> Record:
     if isinstance(llm, str):
         raise ArchitectureError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
     raise ArchitectureError(
-        f"a {type(llm).__name__} is not what dl.load_model returns; give dl.load_model(model, tokenizer)."
+        f"a {type(llm).__name__} is not a model from dl.load_model; give dl.load_model(model, tokenizer)."
     )
 
 

@@ -271,7 +271,7 @@ def _nearest(name):
     if beside := get_close_matches(f"./{name}", folders, n=1, cutoff=0.8):
         return f"no model is called {name!r}; did you mean the folder {beside[0]}?"
     near = get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
-    return f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too."
+    return f"no model is called {name!r}; did you mean {', '.join(near)}? A Hub id (owner/name) or a folder works too."
 
 
 def _adapter(source):

@@ -94,7 +94,7 @@ def check_quantization(quantization: str | None, weights_here: bool) -> None:
     """Raise ModelError for an unknown quantisation, or one whose library is not installed."""
     if quantization is None:
         return
-    if problem := not_among(QUANTIZATIONS, "quantization", quantization):
+    if problem := not_among(QUANTIZATIONS, "quantization=", quantization):
         raise ModelError(problem)
     if not weights_here:
         raise ModelError(

@@ -95,7 +95,7 @@ def endings_scored(
             )
     n_endings = {len(endings) for _, endings, _ in choices}
     if len(n_endings) != 1:
-        raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
+        raise ValueError("there are no choices, or their numbers of endings differ; see dl.load_choices().")
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     found = run(measure_endings, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")
     shape = len(choices), *n_endings

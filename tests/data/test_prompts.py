@@ -324,7 +324,7 @@ def test_a_questions_row_needs_no_answer_and_stored_responses_have_a_field(own, 
     assert dl.load_prompts("mine", 1, part="answer") == [" 12, I think"]
     with pytest.raises(PromptError, match="row 2 has no text in 'response'; write the response there"):
         dl.load_prompts("mine", 2, part="answer")
-    with pytest.raises(PromptError, match='part "answers" is not known; did you mean answer'):
+    with pytest.raises(PromptError, match='part="answers" is not known; did you mean answer'):
         dl.load_prompts("mine", 2, part="answers")
 
 

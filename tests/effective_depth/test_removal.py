@@ -27,7 +27,7 @@ def test_the_start_that_half_of_the_prompts_choose_costs_what_the_others_say():
     half = student.ppf(0.975, 4) * others.std(ddof=1) / np.sqrt(5)
     assert tuple(found.loss) == pytest.approx((others.mean(), others.mean() - half, others.mean() + half))
     assert str(found) == (
-        f"Blocks {s} to {s + 1} of 8 can be removed, which costs {found.loss.value:.3f} "
+        f"Blocks {s} and {s + 1} (2 of 8) can be removed at a cost of {found.loss.value:.3f} "
         f"[{found.loss.low:.3f}, {found.loss.high:.3f}] nats per token"
     )
 

@@ -247,7 +247,7 @@ def nothing_fetched(monkeypatch):
     [
         ({"dtype": "float33"}, "dtype 'float33' is not a torch floating-point type; use float32, bfloat16 or float16."),
         ({"dtype": torch.int8}, "dtype torch.int8 is not a torch floating-point type"),
-        ({"quantization": "3bit"}, 'quantization "3bit" is not known; did you mean 8bit?'),
+        ({"quantization": "3bit"}, 'quantization="3bit" is not known; did you mean 8bit?'),
         ({"remote": "lokal"}, "remote='lokal' is not a host; use True, False, \"local\" or a URL"),
         ({"quantization": "8bit", "remote": True}, "its server decides how weights are held; use quantization=None"),
         ({"device_map": "cuda:99"}, "device_map names 'cuda:99', which cannot be used here ("),

@@ -150,7 +150,7 @@ def test_a_write_that_fails_leaves_the_old_files_and_no_temporary_one(saved, mon
         monkeypatch.setattr(broken, fail)
     else:
         monkeypatch.setattr(storage.os, "fsync" if broken == "interrupted" else broken, fail)
-    says = "was not written: No space left on device; free the disk|^$"
+    says = "was not written: No space left on device; free up space|^$"
     with pytest.raises((ArtifactError, KeyboardInterrupt), match=says):
         save_artifact(saved, result_of("residual_erasure", 4), META)
     monkeypatch.undo()

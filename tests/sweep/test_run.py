@@ -185,7 +185,7 @@ def test_capitals_that_nearly_spell_a_parameter_are_refused_and_other_names_are_
 
 def test_a_disk_that_refuses_is_named_with_what_to_do(cell, tmp_path, monkeypatch):
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(ParamsError, match="out.*: Not a directory; free the disk, or give a different OUT"):
+    with pytest.raises(ParamsError, match="out.*: Not a directory; make the path writable"):
         Run(cell).result("logit_lens")
 
 
