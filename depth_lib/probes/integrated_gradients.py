@@ -8,8 +8,8 @@ replaced by x:
         x = (b + k / 256 * (h - b)).requires_grad_()
         igrads[l] += ((h - b) * autograd.grad(F(l, x), x)).sum(-1) / 256
 
-Here the points are rows of a batch, Clenshaw–Curtis points and as many as it takes (see quadrature.py). Without
-gradients the integral is the sum of what F changes by when one token alone takes a step of the path (`_increments`).
+Here the points are rows of a batch, and as many as it takes (see quadrature.py). Without gradients the integral is the
+sum of what F changes by when one token alone takes a step of the path (`_increments`).
 """
 
 from numbers import Real
@@ -69,8 +69,8 @@ def integrated_gradients(
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together
-    - quadrature: a tolerance, or "riemann" (256 left-endpoint steps, as in the papers). For a tolerance, the number of
-      nodes is doubled until the error is below that share of max |igrads[l]|
+    - quadrature: a tolerance, or "riemann" (256 left-endpoint steps, as in the papers). For a tolerance, nodes are
+      added where they are missed most, until the error is below that share of max |igrads[l]|
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
     - at: "block", or "attention" or "mlp": x is a_l or m_l, and what follows is recomputed
@@ -104,8 +104,7 @@ def integrated_gradients(
         raise ValueError(f'quadrature={quadrature!r} is not known; use "riemann" or a tolerance such as 0.01.')
     if method and (problem := not_among(("gradients", "increments"), "method=", method)):
         raise ValueError(problem)
-    # nodes: 9 = 2³ + 1 at least, 257 = 2⁸ + 1 by default
-    for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
+    for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):  # 9: two panels
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
     arch = arch_to_change(llm, at, whole="block", name="at")
@@ -174,7 +173,6 @@ def measure_integrated_gradients(
             v, f = path.sample(torch.tensor([*(k / steps for k in range(steps)), 1.0], dtype=torch.float64))
             found = {"integral": v[:-1].mean(0), "n_nodes": steps, "f": (f[0].item(), f[-1].item())}
         else:
-            # at Clenshaw–Curtis points
             found = converged(path.sample, tolerance, torch.finfo(path.dtype).eps, max_nodes)
         f_b, f_x = found.pop("f")
         igrads = found.pop("integral")

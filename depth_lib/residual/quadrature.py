@@ -1,58 +1,63 @@
-"""∫₀¹ f(r) dr from points that can be used again when there are twice as many (Clenshaw and Curtis 1960).
+"""∫₀¹ f(r) dr from as few points as it takes, by halving the worst panels (Clenshaw and Curtis 1960).
 
-f is taken for the sum Σ a_j T_j of Chebyshev polynomials that has its values at n + 1 points, and that is integrated.
-With n doubled every second point is an old one, and the old integral says how good the new one is.
+A panel is a stretch of the path with five points, which lie closer at its ends. The polynomial through them is
+integrated. Simpson's rule, from every second point, says how good that is.
 """
 
 import math
 
 import torch
 
-
-def clenshaw_curtis(n):
-    """n + 1 points of [0, 1], their ends among them, and weights: ∫₀¹ f dr ≈ Σ w f(r). n: even; both float64."""
-    k, j = torch.arange(n + 1, dtype=torch.float64), torch.arange(0, n + 1, 2, dtype=torch.float64)
-    of_degree = 1 / (1 - j**2)  # half of ∫ T_j over [−1, 1]; 0 for odd j
-    of_degree[[0, -1]] /= 2
-    weights = 2 / n * (torch.cos(math.pi / n * k[:, None] * j) * of_degree).sum(1)
-    weights[[0, -1]] /= 2
-    return (1 - torch.cos(math.pi / n * k)) / 2, weights
+PLACES = 0.0, 0.5 - math.sqrt(1 / 8), 0.5, 0.5 + math.sqrt(1 / 8), 1.0  # in a panel from 0 to 1
+CLENSHAW_CURTIS = 1 / 30, 4 / 15, 2 / 5, 4 / 15, 1 / 30
+SIMPSON = 1 / 6, 0, 2 / 3, 0, 1 / 6
 
 
 def converged(sample, tolerance, eps, most):
-    """The integral [T] of slopes v [T] of a function F, with dF/dr = Σ_t v_t, by doubling the points until the error
-    is small.
+    """The integral [T] of slopes v [T] of a function F, with dF/dr = Σ_t v_t, with an error below `tolerance`.
 
-    sample(r) gives v [R, T] and F [R] at R points. The estimated error is the larger of two numbers, relative to
-    the largest |integral|:
+    sample(r) gives v [R, T] and F [R] at R points. The estimated error is the sum over panels of two numbers:
 
-    - D^1.5, where D is the largest difference from the integral with half as many points (as in QUADPACK)
-    - six times the gap between the integrals' sum and F(1) − F(0), in which a jump between two points shows. With a
-      factor of six the bound holds for 95 % of paths with cusps (tests/probes/test_quadrature.py)
+    - d² / s, or d where d > s: d is the difference from Simpson's rule, s the integral of |v − its mean|
+    - 2 |m|, with m = Σ_t ∫ v_t dr − (F(end) − F(start)), in which a jump between two points shows
 
-    It stops at `tolerance`, or at 5 eps F, which is rounding. Returns `integral` [T], `n_nodes`, `f`, F(0) and
-    F(1), and `error`, with rounding added.
+    It covers the true error of 99 % of sums of steps and of 97 % of sums of cusps (tests/probes/test_quadrature.py).
+    Nothing is refined for 5 eps F, which is rounding, nor below a width of eps.
+
+    Returns `integral` [T], `n_nodes`, `f`, F(0) and F(1), and `error`, the largest of a token with rounding added,
+    relative to the largest |integral|.
     """
-    n, (points, weights), (_, coarse_weights) = 8, clenshaw_curtis(8), clenshaw_curtis(4)
-    v, f = sample(points)
-    while True:
-        integral, coarse = weights @ v.double(), coarse_weights @ v[::2].double()
-        missed = (integral.sum() - (f[-1] - f[0])).abs().item()
-        largest = integral.abs().max().item() or 1e-30
-        rounding = 5 * eps * f.max().item() / largest if integral.any() else 0.0
-        D = (integral - coarse).abs().max().item() / largest
-        off = max(missed / largest, D * min(1.0, D) ** 0.5)
-        error = max(6 * missed / largest, off)
-        if not (error > tolerance and off > rounding) or 2 * n + 1 > most:  # NaN ends it too
-            f = f[0].item(), f[-1].item()
-            return {"integral": integral.float(), "n_nodes": n + 1, "f": f, "error": error + rounding}
-        n, coarse_weights, (points, weights) = 2 * n, weights, clenshaw_curtis(2 * n)
-        new_v, new_f = sample(points[1::2])
-        v, f = _interleaved(v, new_v), _interleaved(f, new_f)
+    known, panels, new = {}, [], [(0.0, 0.5), (0.5, 1.0)]
+    while new:
+        points = [r for r in dict.fromkeys(r for ends in new for r in _points(*ends)) if r not in known]
+        known |= zip(points, zip(*sample(torch.tensor(points, dtype=torch.float64)), strict=True), strict=True)
+        panels += [(ends, *_integrated(*ends, known)) for ends in new]
+        rounding = 5 * eps * max(f.item() for _, f in known.values())
+        errors = [off + 2 * max(0.0, missed - rounding) for _, _, off, missed in panels]
+        integral, error = sum(panel[1] for panel in panels), sum(errors).max().item()
+        largest, new = integral.abs().max().item(), []
+        if error > max(tolerance * largest, rounding):  # false for NaN
+            worst = torch.stack(errors).amax(1)
+            for k in worst.argsort(descending=True)[: (most - len(known)) // 6].tolist():  # 6 new points each
+                (start, end), middle = panels[k][0], sum(panels[k][0]) / 2
+                if worst[k] >= worst.max() / 2 and middle - start >= eps:
+                    new, panels[k] = [*new, (start, middle), (middle, end)], None
+            panels = [panel for panel in panels if panel]
+    error = (error + rounding) / largest if largest else 0.0
+    f = known[0.0][1].item(), known[1.0][1].item()
+    return {"integral": integral.float(), "n_nodes": len(known), "f": f, "error": error}
 
 
-def _interleaved(old, new):
-    """[n + 1, …] and [n, …] -> [2 n + 1, …], every second from the first."""
-    both = old.new_empty(len(old) + len(new), *old.shape[1:])
-    both[::2], both[1::2] = old, new
-    return both
+def _points(start, end):
+    return [start + (end - start) * place for place in PLACES]
+
+
+def _integrated(start, end, known):
+    """A panel's integral [T], its estimated error [T] by Simpson's rule, and |m|."""
+    v, f = (torch.stack(x).double() for x in zip(*(known[r] for r in _points(start, end)), strict=True))
+    rule, simpson = (end - start) * torch.tensor([CLENSHAW_CURTIS, SIMPSON], dtype=torch.float64)
+    integral = rule @ v
+    spread = rule @ (v - integral / (end - start)).abs()
+    difference = (integral - simpson @ v).abs()
+    off = difference * (difference / spread.clamp_min(1e-37)).clamp_max(1)
+    return integral, off, (integral.sum() - (f[-1] - f[0])).abs().item()
