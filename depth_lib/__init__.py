@@ -72,6 +72,8 @@ def __getattr__(name):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    if not isinstance(value, type):
+        value = importlib.import_module(".public", __name__).with_checked_kinds(value)
     globals()[name] = value
     return value
 

@@ -11,7 +11,6 @@ from nnsight import TransformersModel
 from .effective_depth.tables import effective_depths as of_result
 from .figures.grid import by_name
 from .models.load import in_memory
-from .params import check_flags
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
 
@@ -52,7 +51,6 @@ def effective_depths(
     Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
     Cost: none for a result; for a model two forward passes per prompt, and as many for its control.
     """
-    check_flags(control=control)
     if isinstance(of, Mapping):
         if control or remote or prompts is not None:
             raise ValueError(

@@ -37,7 +37,7 @@ CANNOT_WRITE = "make the path writable (or free up space), or give a different O
 
 def writable_folder(folder: str | Path, error: type[Exception]) -> Path:
     """A folder to save something in, created if there is none. Raises `error` if that is impossible."""
-    if not isinstance(folder, str | Path) or not str(folder):
+    if not str(folder):
         raise error(f"folder is {folder!r}; give the path of a folder.")
     if Path(folder).is_file():
         raise error(f"{folder} is a file; give the path of a folder.")

@@ -258,13 +258,6 @@ def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
     return None
 
 
-def check_flags(**flags: object) -> None:
-    """Raise ValueError for an argument that is not True or False; "no" would count as True."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}; give True or False.")
-
-
 def warn(message: str) -> None:
     """Warn at the line that called this package."""
     frame, level = sys._getframe(), 1

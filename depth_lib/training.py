@@ -1,7 +1,7 @@
 """Effective depth while a model trains: a log for your own loop, and a callback for transformers' Trainer."""
 
 import math
-import warnings
+import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +19,11 @@ from .data.tokens import texts_of
 from .effective_depth.tables import effective_depths
 from .figures.marks import COLOURS, STYLE
 from .files import writable_folder, write_together
+from .models.bare import check_kind
 from .models.load import load_model
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
+from .public import with_checked_kinds
 
 METRICS = ("cosine", "kl", "overlap")
 
@@ -34,12 +36,12 @@ class DepthLog:
     - path: a .csv file, rewritten after each measurement
     """
 
+    @with_checked_kinds
     def __init__(
         self, prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase, path: str | Path | None = None
     ) -> None:
-        if isinstance(prompts, str):
-            raise ValueError("prompts is one text; give a list of texts.")
-        self.prompts, self.tokenizer = texts_of(prompts), tokenizer
+        check_kind(tokenizer)
+        self.prompts, self.tokenizer = _several(prompts), tokenizer
         self.path = None if path is None else writable_folder(Path(path).parent, ValueError) / Path(path).name
         self._rows, self._kl = [], []
 
@@ -59,8 +61,7 @@ class DepthLog:
         refuse_sharded(model)
         row = {"step": step, "loss": math.nan} | dict.fromkeys(METRICS, math.nan) | {"largest_kl": math.nan}
         kl = []
-        with _as_it_was(model), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "no effective depth")
+        with _as_it_was(model):
             try:
                 if name := next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), ""):
                     raise FloatingPointError(f"{name} is not finite")
@@ -129,12 +130,15 @@ class DepthCallback(TrainerCallback):
     depth_overlap.
     """
 
+    @with_checked_kinds
     def __init__(
         self, prompts: Sequence[str], every: int = 50, tokenizer: PreTrainedTokenizerBase | None = None
     ) -> None:
-        if type(every) is not int or every < 1:
+        if every < 1:
             raise ValueError(f"every is {every!r}; give a number of steps, such as 50.")
-        self.prompts, self.every, self.tokenizer = prompts, every, tokenizer
+        if tokenizer is not None:
+            check_kind(tokenizer)
+        self.prompts, self.every, self.tokenizer = _several(prompts), every, tokenizer
         self.log: DepthLog | None = None
         self._measured = None  # the last measured step
 
@@ -179,6 +183,13 @@ class DepthCallback(TrainerCallback):
             row = self.log.measure(model, state.global_step)
             known = {f"depth_{name}": row[name] for name in METRICS if not math.isnan(row[name])}
             state.log_history.append({"step": state.global_step, "prompts_loss": row["loss"], **known})
+
+
+def _several(prompts: Sequence[str]) -> list[str]:
+    """The prompts as a list; ValueError for a single text, and if there are none."""
+    if isinstance(prompts, str) or not (texts := texts_of(prompts)):
+        raise ValueError(f"prompts is {reprlib.repr(prompts)}; give a list of strings.")
+    return texts
 
 
 def refuse_sharded(model: nn.Module) -> None:

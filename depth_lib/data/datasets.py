@@ -160,11 +160,6 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
 
     source: with a .txt file, whose lines are the prompts, any name is allowed.
     """
-    for what, value in (("dataset", name), ("source", source)):
-        if not isinstance(value, str | Path):
-            raise PromptError(
-                f'{what} is a {type(value).__name__}; give a name such as "gsm8k" or "embedded", or a file'
-            )
     if name not in params_files("datasets") and Path(source).suffix.lower() == ".txt":
         return Dataset.model_validate({"DATASET": name})
     if Path(name).suffix.lower() in FORMATS:

@@ -51,7 +51,7 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
     """
     if problem := not_among(KINDS, "kind=", kind):
         raise ValueError(problem)
-    if not whole([n_layers]) or n_layers < 1:
+    if n_layers < 1:
         raise ValueError(f"n_layers is {n_layers!r}; give the number of blocks")
     if kind == "swaps":
         return [[*range(l), l + 1, l, *range(l + 2, n_layers)] for l in range(n_layers - 1)]
@@ -79,7 +79,9 @@ def checked_order(order: Any, n_layers: int) -> Order:
 
 def checked_orders(orders: Any, n_layers: int) -> list[Order]:
     """The orders as lists; ValueError if there is none, or for one that is not an order of the model's blocks."""
-    orders = list(orders) if isinstance(orders, Iterable) else []
+    if not isinstance(orders, Iterable) or isinstance(orders, str) or whole(orders):
+        raise ValueError(f"{reprlib.repr(orders)} is not a list of orders; give one, such as [[0, 1], [1, 0]].")
+    orders = list(orders)
     if not orders:
         raise ValueError(
             "there are no orders to measure; give lists of block numbers, such as those from dl.orders(...)."

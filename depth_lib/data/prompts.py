@@ -20,7 +20,7 @@ ANSWER = "28"
 
 
 def load_prompts(
-    dataset: str,
+    dataset: str | Path,
     n_examples: int | None = None,
     source: str | Path = "hub",
     tokenizer: Callable | None = None,
@@ -54,8 +54,7 @@ def load_prompts(
         check_count("n_examples", n_examples)
     if problem := not_among(("all", "question", "answer"), "part=", part):
         raise PromptError(problem)
-    if not isinstance(dataset, str | Path):
-        raise PromptError(f'dataset is a {type(dataset).__name__}; give a name such as "gsm8k", or a file')
+    dataset = str(dataset)
     alone = column is not None or Path(dataset).suffix.lower() == ".txt"
     if alone:
         dataset, source = Path(dataset).stem, Path(dataset).expanduser()

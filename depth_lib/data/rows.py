@@ -4,7 +4,6 @@ import contextlib
 import csv
 import json
 from collections.abc import Iterator
-from numbers import Integral
 from pathlib import Path
 
 from ..embedded import SAMPLES
@@ -23,9 +22,9 @@ class PromptError(ParamsError):
     """Prompts cannot be read; the message says what to do next."""
 
 
-def check_count(name: str, count: object) -> None:
-    """PromptError if this argument is not a whole number of at least 1."""
-    if not isinstance(count, Integral) or isinstance(count, bool) or count < 1:
+def check_count(name: str, count: int) -> None:
+    """PromptError if this argument is not at least 1."""
+    if count < 1:
         raise PromptError(f"{name} is {count!r}; give a whole number of at least 1")
 
 
@@ -88,8 +87,6 @@ def _read(path: Path) -> Iterator[dict | str | None]:
 
 def column_of(rows: Iterator[tuple[str, dict | str]], column: str) -> Iterator[tuple[str, str]]:
     """The text in a column of each row; PromptError for a row without it."""
-    if not isinstance(column, str):
-        raise PromptError(f"column is {column!r}; give the name of one column")
     for where, row in rows:
         if not isinstance(row, dict) or not isinstance(row.get(column), str) or not row[column]:
             has = ", ".join(key for key in row if isinstance(row[key], str)) if isinstance(row, dict) else ""

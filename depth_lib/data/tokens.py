@@ -181,9 +181,6 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
     """
     if not llm.tokenizer.is_fast:
         raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
-    if not (isinstance(question, str) and isinstance(answer, str)):
-        types = f"{type(question).__name__} and {type(answer).__name__}"
-        raise ValueError(f"question and answer must both be strings; they are of type {types}.")
     ids, offsets = _tokenized(llm, question + answer, "the question with its answer", offsets=True)
     places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0
     if not answer.strip() or not places:

@@ -61,11 +61,12 @@ def deep_thinking_ratio(
     ).rename_axis("response")
     frame.attrs |= dict(zip(("mean", "low", "high"), mean_with_interval(frame.ratio), strict=True))
     if correct is not None:
-        if len(correct) != len(frame):
+        right = as_array(correct).astype(float)
+        if right.shape != (len(frame),):
             raise ValueError(
-                f"there are {len(frame)} responses and {len(correct)} values of correct; give one for each"
+                f"there are {len(frame)} responses, and correct has shape {right.shape}; give one value for each"
             )
-        frame["correct"] = as_array(correct).astype(float)
+        frame["correct"] = right
         names = ("correlation", "correlation_low", "correlation_high")
         frame.attrs |= dict(zip(names, _correlation(frame.ratio, frame.correct), strict=True))
     return frame

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from ..params import whole
 from .rules import as_array
 
 
@@ -36,7 +35,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); Leviathan et al. 2023 (2211.17192).
     Cost: no forward pass.
     """
-    if not whole([most]) or most < 1 or len(generated.get("res_top1", (0, 0))) < 2:
+    if most < 1 or len(generated.get("res_top1", (0, 0))) < 2:
         raise ValueError("early_exit needs a model with at least two blocks, and `most` must be at least 1")
     if "generated" not in generated:
         raise ValueError("no tokens were generated; give the result of dl.logit_lens(llm, prompts, generate=64)")

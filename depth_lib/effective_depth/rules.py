@@ -5,9 +5,10 @@ A rule is a row of RULES. Its `gap` says how far a curve is from the level: belo
 Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
 """
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 import numpy as np
 import torch
@@ -185,9 +186,10 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
 def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: float) -> int | None:
     """The depth of a result, or of curves; only a result is checked for signal."""
     rule = RULES[name]
-    if not all(isinstance(share, Real) and 0 < share < 1 for share in threshold):
+    if not all(0 < share < 1 for share in threshold):
         raise ValueError(f"threshold is {threshold[0]!r}; give a share between 0 and 1")
-    result = given if isinstance(given, Mapping) else dict(zip(rule.keys, curves, strict=True))
+    named = {key: curve for key, curve in zip(rule.keys, curves, strict=True) if curve is not None}
+    result = given if isinstance(given, Mapping) else named
     if not rule.reads(result):
         raise ValueError(f"{name} needs {', '.join(rule.keys)}, or a result from {rule.probe}.")
     shapes = {as_array(result[key]).shape for key in rule.keys}
@@ -220,8 +222,6 @@ def ratio(ed: int | None, n_layers: int) -> float | None:
     """
     if ed is None:
         return None
-    if not isinstance(ed, Integral):
-        raise ValueError(f"ed is a {type(ed).__name__}; give a layer, such as dl.effective_depth_kl(result).")
     if not 0 <= ed < n_layers:
         raise ValueError(f"{ed} is not a layer of a model with {n_layers} layers (0 to {n_layers - 1})")
     return (ed + 1) / n_layers
@@ -235,7 +235,7 @@ def as_array(values: Curve) -> np.ndarray:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         values = values.float() if values.dtype == torch.bfloat16 else values
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"a curve holds {str(array.flat[0])!r}; give a list, array or tensor of numbers")
-    return array
+    with suppress(ValueError):  # lists of different lengths
+        if (array := np.asarray(values)).dtype.kind in "biuf":
+            return array
+    raise ValueError(f"{reprlib.repr(values)} is not an array of numbers; give a list, array or tensor")

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from ..effective_depth.rules import RULES
 from ..effective_depth.tables import CONTROL, published_depths
-from ..params import TRAINING, check_flags, facts_of, in_order
+from ..params import TRAINING, facts_of, in_order
 from ..results.result import Result
 from ..results.study import Study
 from .kinds import KINDS, Kind, find_kind
@@ -56,7 +56,6 @@ def plot(
     Raises ValueError for an unknown figure, a result of a different probe, or the wrong number of axes.
     Cost: no forward pass.
     """
-    check_flags(prompts=prompts)
     axes: list[Any] = [*np.ravel(np.asarray(ax))]
     if not all(isinstance(one, Axes) for one in axes):
         raise ValueError(f"ax is of type {type(ax).__name__}; give matplotlib axes, such as plt.gca()")
@@ -87,8 +86,6 @@ def by_name(result: Mapping) -> Mapping[str, Mapping]:
 
 def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel], int, Kind]:
     """The panels of one result or several, how many stand side by side, and their kind."""
-    if not isinstance(result, Mapping):
-        raise ValueError('give a result, or several by name: {"a": one, "b": other}.')
     results = by_name(result)
     for name, one in results.items():
         if not kind.values(one):

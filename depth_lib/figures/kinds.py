@@ -498,6 +498,8 @@ def kinds_of(probe: str, result: Mapping) -> list[str]:
 
     Cost: no forward pass.
     """
+    if problem := not_among(ARTIFACTS, "probe", probe):
+        raise ValueError(problem)
     return [name for name, kind in KINDS.items() if kind.probe == probe and kind.values(result)]
 
 

@@ -15,9 +15,7 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     Raises ModelError for anything else, and for wrappers that compute different logits, as PEFT's prompt and prefix
     tuning.
     """
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        inside = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else "that of AutoTokenizer"
-        raise ModelError(f"a {type(tokenizer).__name__} is not a transformers tokenizer; give {inside}.")
+    check_kind(tokenizer)
     if inside := _INSIDE.get(type(model).__name__):
         raise ModelError(f"the model is wrapped in {type(model).__name__}; give the one inside: model.{inside}.")
     if any(part._compiled_call_impl is not None for part in model.modules()):
@@ -52,6 +50,13 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             "as LoRA's."
         )
     return base
+
+
+def check_kind(tokenizer: object) -> None:
+    """Raise ModelError for anything but a transformers tokenizer."""
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        inside = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else "that of AutoTokenizer"
+        raise ModelError(f"a {type(tokenizer).__name__} is not a transformers tokenizer; give {inside}.")
 
 
 def logits_of(model: nn.Module, ids: list[int]) -> Tensor:

@@ -21,7 +21,7 @@ from .load import at_places, in_memory
 _OF_NNSIGHT = ("forward", "__nnsight__")
 
 
-def remove_blocks(llm: TransformersModel, s: Any, n: int = 1) -> TransformersModel:
+def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersModel:
     """A copy of a model without blocks s..s + n − 1, which shares the weights of the others.
 
     >>> llm = dl.load_model("toy-4l")

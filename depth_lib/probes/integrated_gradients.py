@@ -12,8 +12,6 @@ Here the points are rows of a batch, and as many as it takes (see quadrature.py)
 sum of what F changes by when one token alone takes a step of the path (`_increments`).
 """
 
-from numbers import Real
-
 import torch
 from nnsight import TransformersModel
 
@@ -100,12 +98,12 @@ def integrated_gradients(
     Increments take 2 T `steps` forward passes instead.
     """
     tolerance = 0.01 if quadrature == "riemann" else quadrature
-    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= float(tolerance) <= 1:
+    if isinstance(tolerance, str) or not 0 <= tolerance <= 1:
         raise ValueError(f'quadrature={quadrature!r} is not known; use "riemann" or a tolerance such as 0.01.')
     if method and (problem := not_among(("gradients", "increments"), "method=", method)):
         raise ValueError(problem)
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):  # 9: two panels
-        if type(value) is not int or value < least:
+        if value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
     arch = arch_to_change(llm, at, whole="block", name="at")
     ids, positions, tokens = answer_span(llm, question, answer)

@@ -21,7 +21,7 @@ from nnsight import TransformersModel
 from ..data.tokens import answer_span, greedy_settings, measured_tokens, texts_of, tokenize, without_template
 from ..lenses.files import Lens, translators
 from ..models.check import verified_arch
-from ..params import check_flags, warn
+from ..params import warn
 from ..residual.budget import logits_in_cache, rows_of_logits
 from ..residual.continuation import continuation
 from ..residual.distributions import distribution
@@ -94,8 +94,7 @@ def logit_lens(
     token, and a lens adds 2 L d² operations per token. Memory: h of one prompt, [L + 1, T, d], and the logits of a few
     tokens.
     """
-    check_flags(all_measures=all_measures, per_token=per_token)
-    if type(generate) is not int or generate < 0:
+    if generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 to measure the prompts.")
     if generate and (answers is not None or at != "all"):
         raise ValueError("give generate, answers or at, not two of them: each says which tokens are measured.")

@@ -51,8 +51,8 @@ def _half_of_what_is_free(llm):
 
 
 def check_budget(budget):
-    """ValueError for a budget that is neither None nor a whole number of at least 1."""
-    if budget is not None and (type(budget) is not int or budget < 1):  # True is an int too
+    """ValueError for a budget below 1."""
+    if budget is not None and budget < 1:
         raise ValueError(f"budget {budget!r} is not a number of tokens; give a whole number of at least 1, or None.")
 
 

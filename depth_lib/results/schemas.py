@@ -250,8 +250,6 @@ class ResultName:
 
 def parse_name(path: str | Path) -> ResultName:
     """The parts of a file's name; ArtifactError if it is not the name of a result."""
-    if not isinstance(path, str | Path):
-        raise ArtifactError(f"a {type(path).__name__} is not the path of a result; give that of its .pt file")
     match = re.fullmatch(r"(.+?)(?:_\d+exps(?:_([a-z0-9_-]+))?)?(?:@(.+))?\.pt", Path(path).name)
     stem, pair, changed = match.groups("") if match else ("", "", "")
     if stem in _STEMS:

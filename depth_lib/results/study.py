@@ -46,8 +46,6 @@ class Study(dict):
     def __init__(
         self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
     ) -> None:
-        if not isinstance(folder, str | Path):
-            raise ArtifactError(f'a {type(folder).__name__} is no folder of results; give its path, such as "outputs"')
         self.folder, models, datasets = Path(folder), words(models), words(datasets)
         self.problems = []
         self._found = find_results(self.folder)

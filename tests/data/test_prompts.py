@@ -352,14 +352,6 @@ def test_a_csv_with_the_fields_of_a_dataset_is_a_source(tmp_path):
     assert read[0] == read[1] and "2 + 2?" in read[0][0]
 
 
-@pytest.mark.parametrize("odd", [5, None, ["a"]])
-def test_a_dataset_that_is_no_name_is_refused_in_one_line(odd):
-    with pytest.raises(
-        PromptError, match=f'^dataset is a {type(odd).__name__}; give a name such as "gsm8k", or a file$'
-    ):
-        dl.load_prompts(odd)
-
-
 def test_our_own_prompts_that_are_too_long_for_a_model_are_left_out_and_counted(toy):
     whole = dl.load_prompts("gsm8k", 12, source="sample")
     n_tokens = [len(toy.tokenizer(prompt)["input_ids"]) for prompt in whole]

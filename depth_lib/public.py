@@ -1,0 +1,55 @@
+"""What holds for every public function: its arguments are of the kinds that its signature says."""
+
+import functools
+import inspect
+import reprlib
+import types
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, TypeVar, Union, cast, get_args, get_origin
+
+from .params import ParamsError
+
+# annotation -> the types that it accepts, and their names; other annotations are not checked
+_KINDS = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a string"),
+    Path: (Path, "a path"),
+    dict: (dict, "a dict"),
+    Mapping: (Mapping, "a probe's result"),
+    type(None): (type(None), "None"),
+}
+_Function = TypeVar("_Function", bound=Callable)
+
+
+def with_checked_kinds(function: _Function) -> _Function:
+    """The same function, which raises ParamsError for an argument that is not of its annotation's kind."""
+    signature = inspect.signature(function)
+    accepted = {name: _kinds(parameter.annotation) for name, parameter in signature.parameters.items()}
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        for name, value in [*zip(accepted, args, strict=False), *named.items()]:
+            if (kinds := accepted.get(name)) and not any(_is(value, kind) for kind in kinds):
+                shown = f"{reprlib.repr(value)}, " if isinstance(value, str | Real | None) else ""
+                give = " or ".join(_KINDS[kind][1] for kind in kinds)
+                of = function.__qualname__.removesuffix(".__init__")
+                raise ParamsError(f"{of}: {name} is {shown}of type {type(value).__name__}; give {give}")
+        return function(*args, **named)
+
+    return cast(Any, call)
+
+
+def _kinds(annotation: Any) -> tuple[type, ...]:
+    """The kinds of an annotation; () if it has others than those of _KINDS."""
+    union = get_origin(annotation) in (Union, types.UnionType)
+    kinds = get_args(annotation) if union else (annotation,)
+    return kinds if all(kind in _KINDS for kind in kinds) else ()
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a value is of this kind; True and False are no numbers."""
+    return isinstance(value, _KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))

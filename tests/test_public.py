@@ -1,0 +1,47 @@
+"""What holds for every public function."""
+
+import inspect
+
+import pytest
+
+import depth_lib as dl
+from depth_lib.public import with_checked_kinds
+
+FUNCTIONS = [value for name in dl.__all__ if not isinstance(value := getattr(dl, name), type)]
+PLAIN = {
+    "budget",
+    "generate",
+    "at_most",
+    "seed",
+    "part",
+    "title",
+    "kind",
+    "mode",
+    "remote",
+    "result",
+    "control",
+    "meta",
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_an_argument_of_a_plain_kind_is_refused_by_its_name(function):
+    for name in PLAIN & {*inspect.signature(function).parameters}:
+        with pytest.raises(dl.ParamsError, match=rf"^{function.__name__}: {name} is of type set; give .+$"):
+            function(**{name: {5}})
+
+
+def test_every_kind_is_told_from_the_others_and_none_of_another_annotation():
+    @with_checked_kinds
+    def called(n: int = 0, share: float = 0, flag: bool = False, text: str | None = None, of: list[str] | None = None):
+        return n, share, flag, text, of
+
+    assert called(3, 2, True, of=5) == (3, 2, True, None, 5)
+    assert called(share=0.5, text="a") == (0, 0.5, False, "a", None)
+    for wrong in ({"n": 1.0}, {"n": True}, {"n": None}, {"share": "1"}, {"share": False}, {"flag": 1}, {"text": 5}):
+        with pytest.raises(dl.ParamsError, match=f"called: {[*wrong][0]} is "):
+            called(**wrong)
+    with pytest.raises(dl.ParamsError, match="called: n is 'three', of type str; give a whole number$"):
+        called("three")
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        called(m=5)
