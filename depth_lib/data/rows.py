@@ -71,14 +71,14 @@ def _read(path: Path) -> Iterator[dict | str | None]:
 
         yield from pyarrow.parquet.read_table(path).to_pylist()
         return
-    with path.open(encoding="utf-8-sig", newline="" if kind == ".csv" else None) as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:  # a line break inside a cell stays
         if kind == ".csv":
             yield from csv.DictReader(file, strict=True)
         for line in file:
             if not line.strip():
                 yield None
             elif kind == ".txt":
-                yield line.rstrip("\n")
+                yield line.rstrip("\r\n")
             elif isinstance(row := json.loads(line), dict):
                 yield row
             else:

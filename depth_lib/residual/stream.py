@@ -17,10 +17,13 @@ from .residual_stream import READS_MORE, entering, final_residual, hidden_states
 
 def read_residuals(llm, arch):
     """h_0..h_L [T, d] of a trace's prompt, copies, as some families add in place. For use before anything is read."""
-    h = [entering(llm.blocks[0])[0].clone()]
-    h += [leaving(block)[0].clone() for block in llm.blocks]
-    skip_head(llm, arch, h[-1][None])
-    return h
+    h = entering(llm.blocks[0]).clone()
+    found = [h[0]]
+    for block in llm.blocks:
+        h = leaving(block).clone()
+        found.append(h[0])
+    skip_head(llm, arch, h)
+    return found
 
 
 class Stream:
@@ -39,8 +42,9 @@ class Stream:
             h = positional[0] if positional else named["hidden_states"]
             self.h.append(h.flatten(2)[0].clone())  # a copy, as some families add in place
             self.calls.append((positional[1:], {key: x for key, x in named.items() if key != "hidden_states"}))
-        self.h.append(final_residual(llm, arch)[0].clone())
-        skip_head(llm, arch, self.h[-1][None])
+        final = final_residual(llm, arch).clone()
+        self.h.append(final[0])
+        skip_head(llm, arch, final)
         self.compares_in_batch = compares_in_batch(llm, self.h[0])
         n_tokens = budget or tokens_in_pass(llm, arch, self.h[0])
         self.n_rows = max(1, n_tokens // len(ids) - self.compares_in_batch)  # beside the unmodified one, if any

@@ -14,6 +14,7 @@ from depth_lib.data.choices import load_choices
 from depth_lib.data.datasets import dataset_named
 from depth_lib.data.examples import load_examples
 from depth_lib.data.prompts import PromptError, load_prompts
+from depth_lib.data.tokens import fitting, tokenize
 from depth_lib.params import ParamsError
 
 GSM8K = {"question": "Ann has 2 pens and buys 3. How many?", "answer": "She has 2+3=<<2+3=5>>5 pens.\n#### 5"}
@@ -191,6 +192,8 @@ def test_the_lines_of_a_text_file_are_prompts_of_any_dataset_and_all_by_its_name
     path.write_text("one prompt\n\n  two ####\n" + 10 * "three\n", encoding="utf-8")
     assert load_prompts("gsm8k", 2, path) == load_prompts(path, 2) == ["one prompt", "  two ####"]
     assert load_prompts(str(path)) == load_prompts(path) == ["one prompt", "  two ####", *10 * ["three"]]
+    path.write_bytes(b"of Windows\r\nmade \r\n")
+    assert load_prompts(path) == ["of Windows", "made "]
     path.write_bytes("café\n".encode("latin-1"))
     with pytest.raises(PromptError, match=r"mine.txt row 1 cannot be read \('utf-8' codec can't decode"):
         load_prompts("gsm8k", 2, path)
@@ -350,6 +353,18 @@ def test_a_csv_with_the_fields_of_a_dataset_is_a_source(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"question": "2 + 2?", "answer": "4 #### 4"}')
     read = [dl.load_prompts("gsm8k", 1, source=tmp_path / name) for name in ("q.CSV", "q.jsonl")]
     assert read[0] == read[1] and "2 + 2?" in read[0][0]
+
+
+def test_of_texts_with_room_for_what_is_generated_only_the_longer_ones_are_left_out(toy):
+    """The last token that is generated takes no position."""
+    with patched(toy.config, max_position_embeddings=10):
+        for generate, longest in ((0, 10), (1, 10), (4, 7)):
+            texts = ["x" * n for n in (longest, longest + 1)]
+            with pytest.warns(UserWarning, match="^1 of 2 prompts are longer than the model's 10 positions and are"):
+                assert fitting(toy, texts, generate=generate) == texts[:1]
+            assert tokenize(toy, texts[:1], generate) and fitting(toy, texts[:1], generate=generate) == texts[:1]
+            with pytest.raises(ValueError, match="10 positions"):
+                tokenize(toy, texts[1:], generate)
 
 
 def test_our_own_prompts_that_are_too_long_for_a_model_are_left_out_and_counted(toy):

@@ -254,7 +254,7 @@ def test_a_run_of_several_passes_lies_beside_that_of_one(tmp_path, capsys):
     assert torch.equal(result["res_kl_divs"], truth["res_kl_divs"]) and len(truth["res_kl_divs"]) == 12
     assert torch.equal(result["layer_passes"], truth["layer_passes"])
     record = json.loads((run.folder / "run.json").read_text())
-    assert record["made_from"]["passes"] == 3 and result["meta"]["model"] == "toy-4l-x3"
+    assert record["params"]["PASSES"] == 3 and result["meta"]["model"] == "toy-4l-x3"
     assert dl.Run(asked).is_done("logit_lens") and not dl.Run(asked | {"PASSES": 2}).is_done("logit_lens")
     assert main(["status", "--out", str(tmp_path)]) == 0
     assert "toy-4l-x3  done" in capsys.readouterr().out

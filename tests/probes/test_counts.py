@@ -8,6 +8,8 @@ import torch
 from benchmarks.counts import Kernels, counted, probes
 from benchmarks.shapes import model_of
 from benchmarks.workloads import random_prompt
+from depth_lib.models.families import describe
+from depth_lib.residual.stream import read_residuals
 
 tiny = functools.cache(functools.partial(model_of, "tiny"))
 WAITS = 5  # copies to the host in a pass
@@ -30,3 +32,13 @@ def test_the_counter_counts():
         assert kernels.kernels == 2 and kernels.alive == 8000
         del x
         assert kernels.alive == 4000 and kernels.peak == 8000 and y.shape == (10, 100)
+
+
+def test_where_only_residuals_are_read_one_number_of_the_logits_comes_back(toy):
+    shapes = []
+    for reads in (False, True):
+        with torch.no_grad(), toy.trace({"input_ids": torch.ones(1, 5, dtype=torch.long)}, use_cache=False):
+            if reads:
+                read_residuals(toy, describe(toy))
+            shapes.append([*toy.output.logits.shape])
+    assert shapes == [[1, 5, 257], [1, 1, 1]]
