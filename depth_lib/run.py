@@ -334,7 +334,7 @@ class Run:
             return self.prompts
         if self.params.SOURCE not in NAMED_SOURCES:
             raise PromptError("residual_erasure takes its baseline from gsm8k; run this file with DATASET=gsm8k")
-        return self._load(load_prompts, "gsm8k", seed=self.params.SEED)
+        return self._load(load_prompts, "gsm8k")
 
     def _load(self, load: Callable[..., list], dataset: str, **how: object) -> list:
         source = self.params.SOURCE

@@ -1,11 +1,14 @@
 """A value exactly on a threshold falls on the side that the definition says, and a name says what is measured."""
 
+import json
+
 import pytest
 import torch
 
 import depth_lib as dl
 from depth_lib.results.schemas import ARTIFACTS
 from depth_lib.run import _own_dtype as own_dtype
+from depth_lib.run import resolved
 from tests.families import save_family
 from tests.tiny_tokenizers import char_tokenizer
 
@@ -34,3 +37,14 @@ def test_a_folder_without_a_params_file_runs_in_the_dtype_of_its_config(tmp_path
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         folder = save_family("llama", tmp_path / str(dtype), char_tokenizer(), dtype)
         assert own_dtype(str(folder)) == str(dtype).removeprefix("torch.")
+    of_model = resolved({"MODEL": str(folder)})
+    assert (of_model.MODEL, of_model.MODEL_ID, of_model.DTYPE) == (folder.name, str(folder), "float32")
+    assert of_model.DEVICE_MAP == "auto" and own_dtype("mine.gguf") == "float32"
+    for config, dtype in (
+        ({"dtype": "float32", "text_config": {"dtype": "float16"}}, "float16"),
+        ({"torch_dtype": "torch.float16"}, "float16"),
+        ({}, "bfloat16"),
+        ([], "bfloat16"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config))
+        assert own_dtype(str(folder)) == dtype

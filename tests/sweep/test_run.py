@@ -1,20 +1,26 @@
 """A run reads what is there and computes what is not, and no result says of itself what is not so."""
 
 import json
+import re
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.data.datasets import dataset_named
 from depth_lib.depths import untrained
 from depth_lib.effective_depth.tables import CONTROL, depths
+from depth_lib.files import holder
 from depth_lib.params import ParamsError
 from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import ARTIFACTS, RANDOM, MissingArtifact, label_of
 from depth_lib.results.study import Study
 from depth_lib.run import OtherSettings, Run
 from depth_lib.sweep.cli import main
+from tests.families import save_family
+from tests.tiny_tokenizers import char_tokenizer
 
 
 @pytest.fixture
@@ -50,6 +56,12 @@ def test_other_settings_are_one_line_and_replace_moves_the_whole_folder(cell, ca
     (line,) = refused.value._render_traceback_()
     assert "\n" not in line and "(N_EXAMPLES: 3, requested 4). Set REPLACE (--replace) to move them to" in line
     assert first.is_done("logit_lens"), "nothing is touched"
+    there = Run(cell | {"REMOTE": "http://localhost:1"}).other_settings("logit_lens")
+    assert there == [
+        "DTYPE: float32, requested the server's",
+        "QUANTIZATION: none, requested the server's",
+        "REMOTE: False, requested http://localhost:1",
+    ]
     replacing = Run(cell | {"N_EXAMPLES": 4, "REPLACE": True, "PROBES": ["logit_lens"]})
     assert len(replacing.result("logit_lens")["n_tokens"]) == 4
     assert "they are now in " in capsys.readouterr().out
@@ -61,6 +73,92 @@ def test_other_settings_are_one_line_and_replace_moves_the_whole_folder(cell, ca
     assert {key[2]: result["meta"]["n_prompts"] for key, result in study.items()} == {"logit_lens": 4}
     Run(cell | {"N_EXAMPLES": 5, "REPLACE": True}).settle("logit_lens")
     assert len([*(first.out / "replaced/gsm8k").iterdir()]) == 2 and not replacing.folder.exists()
+
+
+def test_what_a_run_prints_and_what_it_notes_of_a_result(cell, capsys):
+    run = Run(cell | {"PROBES": ["logit_lens"], "SEED": 7})
+    run.begin()
+    for probe in ("logit_lens", "logit_lens", "layer_effects"):
+        run.result(probe)
+    path, (*parameters, loading, computed, read, left_out) = (
+        run.path("logit_lens"),
+        capsys.readouterr().out.splitlines(),
+    )
+    assert any("MODEL" in line and "toy-4l" in line for line in parameters) and loading == "loading toy-4l"
+    assert re.fullmatch(rf"logit_lens: computed in \d+\.\d s, written to {path}", computed)
+    assert read == f"logit_lens: read from {path}, nothing to compute"
+    assert left_out == "layer_effects: left out (PROBES = logit_lens)"
+    meta = dl.load_artifact(path)["meta"]
+    assert (meta["model"], meta["dataset"], meta["seed"], meta["jobs"]) == ("toy-4l", "gsm8k", 7, [])
+    assert 0 < meta["seconds"] < 600
+    record = run.folder / "run.json"
+    assert record.read_text().startswith('{\n "made_from": {\n  "model_id": "toy-4l",\n')
+    record.write_text("damaged")
+    run.note()
+    assert json.loads(record.read_text()).keys() == {"made_from", "versions", "params"}
+
+
+def test_a_run_asks_for_every_probe_and_for_the_lens_as_its_parameters_say(cell, tmp_path):
+    (tmp_path / "lens.pt").touch()
+    run = Run(cell | {"LENS": str(tmp_path / "lens.pt"), "GENERATE": 5, "CONTROL": True})
+    assert run.asked == {
+        "logit_lens": ("logit_lens", {}),
+        "layer_effects": ("layer_effects", {}),
+        "logit_lens@lens": ("logit_lens", {"lens": str(tmp_path / "lens.pt")}),
+        "logit_lens@generate": ("logit_lens", {"generate": 5, "per_token": True}),
+        "logit_lens@weights=random": ("logit_lens", RANDOM),
+    }
+
+
+def test_texts_are_drawn_with_the_runs_seed_and_the_baseline_is_gsm8ks_or_ones_own(cell):
+    run = Run(cell | {"DATASET": "sums", "SEED": 7})
+    assert run.prompts == dl.load_prompts("sums", 3, seed=7) and run.examples == dl.load_examples("sums", 3, seed=7)
+    gsm8k = dl.load_prompts("gsm8k", 3, source="embedded")
+    for changed in ({}, {"PART": "question"}, {"DATASET": "hellaswag"}):
+        assert Run(cell | {"SOURCE": "embedded"} | changed).baseline == gsm8k
+    assert Run(cell | {"DATASET": "mine"}, prompts=["a", "b"]).baseline == ["a", "b"]
+    on_hub = Run(cell | {"DATASET": "hellaswag", "SOURCE": "hub"}).made_from("residual_erasure", "block_accuracy")
+    assert on_hub["baseline"] == f"{dataset_named('gsm8k').definition} seed 123 all"
+
+
+def test_a_run_is_locked_while_it_is_claimed_or_computed(cell):
+    run = Run(cell)
+    lock = run.folder.parent / ".toy-4l.lock"
+    with run._alone():
+        assert holder(lock)
+    assert not holder(lock)
+
+
+def test_a_result_of_an_earlier_version_is_gone_before_the_record_has_the_new_one(cell, monkeypatch):
+    run = Run(cell | {"PROBES": ["logit_lens"]})
+    run.result("logit_lens")
+    monkeypatch.setitem(ARTIFACTS, "logit_lens", replace(ARTIFACTS["logit_lens"], version=2))
+    assert run.lacking == ["logit_lens"]
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr("depth_lib.results.artifacts.save_artifact", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        run.result("logit_lens")
+    assert run.lacking == ["logit_lens"]
+
+
+def test_a_model_of_ones_own_is_loaded_as_the_parameters_say_if_it_fits(cell, tmp_path, monkeypatch):
+    asked, folder = [], save_family("llama", tmp_path / "mine", char_tokenizer())
+    monkeypatch.setattr("depth_lib.models.memory.check_fits", lambda source, **how: asked.append((source, how)))
+    llm = Run(cell | {"MODEL": str(folder), "DTYPE": "bfloat16"}).llm
+    how = {"revision": None, "dtype": "bfloat16", "quantization": None, "device_map": "auto"}
+    assert asked == [(str(folder), how)] and llm.dtype == torch.bfloat16
+    assert len(Run(cell).llm.blocks) == 4 and len(asked) == 1
+
+
+@pytest.mark.parametrize("probe, dataset", [("block_accuracy", "gsm8k"), ("depth_by_difficulty", "sums")])
+def test_choices_and_examples_are_as_long_as_their_longest_text(cell, probe, dataset):
+    run = Run(cell | {"DATASET": dataset, "PROBES": [probe], "N_EXAMPLES": 6})
+    items = run._texts(probe, run.llm, {})
+    texts = [[x.context + end for end in x.endings] if dataset == "gsm8k" else [x.question + x.answer] for x in items]
+    n_tokens = [max(len(run.llm.tokenizer(text)["input_ids"]) for text in of_item) for of_item in texts]
+    limit = run.llm.config.max_position_embeddings = sorted(n_tokens)[len(items) // 2]
+    with pytest.warns(UserWarning, match="are longer than the model's"):
+        short = run._texts(probe, run.llm, {})
+    assert short == [item for item, n in zip(items, n_tokens, strict=True) if n <= limit]
 
 
 def test_what_is_changed_is_part_of_the_name_and_a_file_or_an_array_is_named_by_its_content(cell, tmp_path):
