@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.params import ParamsError
 from depth_lib.results.schemas import ARTIFACTS
 from depth_lib.run import _own_dtype as own_dtype
 from depth_lib.run import resolved
@@ -39,6 +40,9 @@ def test_a_folder_without_a_params_file_runs_in_the_dtype_of_its_config(tmp_path
         assert own_dtype(str(folder)) == str(dtype).removeprefix("torch.")
     of_model = resolved({"MODEL": str(folder)})
     assert (of_model.MODEL, of_model.MODEL_ID, of_model.DTYPE) == (folder.name, str(folder), "float32")
+    assert resolved({"MODEL": "mine", "MODEL_ID": str(folder)}).MODEL == "mine"
+    with pytest.raises(ParamsError, match='^MODEL "mine" is not known'):
+        resolved({"MODEL": "mine"})
     assert of_model.DEVICE_MAP == "auto" and own_dtype("mine.gguf") == "float32"
     for config, dtype in (
         ({"dtype": "float32", "text_config": {"dtype": "float16"}}, "float16"),

@@ -8,7 +8,7 @@ import transformers as tf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import depth_lib as dl
-from depth_lib.data.tokens import answer_span, text_ids, tokenize
+from depth_lib.data.tokens import answer_span, text_ids, tokenize, without_template
 from tests.families import build
 
 TEXTS = ["The quick brown fox jumps, 5 + 7 = 12.", "3 + 4 = 7, and 2 + 2 = 4, he said."]
@@ -82,3 +82,21 @@ def test_a_text_that_is_a_files_name_is_measured_with_a_hint(toy, tmp_path, monk
     (tmp_path / "q.txt").write_text("5 + 7 = 12")
     with pytest.warns(UserWarning, match="prompt 0 is the name of a file, 'q.txt', which is not read; dl.load_prompts"):
         assert dl.logit_lens(toy, "q.txt")["n_tokens"].tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("template", "texts", "without"),
+    [
+        (None, ["a"], False),
+        ("{{ messages[0].content }}", ["a"], False),
+        ("{{ bos_token }}{{ messages[0].content }}", ["a"], False),  # the tokenizer puts it there
+        ("{{ bos_token }}{{ messages[0].content }}{{ bos_token }}", ["a"], True),
+        ("{{ messages[0].content + eos_token }}", ["a"], True),
+        ("{{ messages[0].content + eos_token }}", ["a<eos>"], False),
+        ("{{ messages[0].content + eos_token }}", ["a<eos>", "a"], True),
+        ("{% if add_generation_prompt %}{{ eos_token }}{% endif %}", ["a"], True),
+        ("{{ raise_exception('no') }}", ["a"], False),
+    ],
+)
+def test_prompts_without_the_special_tokens_of_a_chat_template_are_noticed(module, template, texts, without):
+    assert without_template(dl.load_model(module, tokenizer(template=template)), texts) is without

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
 from depth_lib.embedded import toy_path
+from depth_lib.probes.block_removal import _between
 from tests.families import GPT_SHAPE, SHAPE, drawn
 from tests.oracles import removal as oracle
 from tests.oracles.orders import damage
@@ -103,6 +104,25 @@ def test_what_can_be_removed_is_a_sentence_and_removing_it_gives_a_model_that_tr
         dl.remove_blocks(llm, none)
     with pytest.raises(ValueError, match="no block can be removed at this cost"):
         dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)], removed=none)
+
+
+@pytest.mark.parametrize(
+    ("tried", "costs", "following"),
+    [
+        ([1, 2, 4], [0.01, 0.05, 0.06], 3),  # halfway between 2 and 4
+        ([1, 2, 4], [0.01, 0.02, 0.03], 6),  # between 4 and all of 8 blocks
+        ([1, 2, 3], [0.01, 0.02, 0.06], 0),  # nothing is between 2 and 3
+        ([1, 2, 4], [0.06, 0.06, 0.01], 6),
+        ([1, 2], [0.06, 0.07], 0),
+        ([2, 4], [0.06, 0.07], 1),
+    ],
+)
+def test_the_number_tried_next_is_halfway_to_the_first_that_costs_too_much(tried, costs, following):
+    """0.05 nats may be spent, at the cheapest start, in the mean over prompts with a loss."""
+    cheapest = torch.tensor(costs, dtype=torch.float64)[:, None]
+    by_start = torch.cat([cheapest + 1, cheapest, torch.full_like(cheapest, torch.nan)], dim=1)
+    by_prompt = torch.stack([by_start * 0, by_start * 2, by_start * torch.nan])
+    assert _between(by_start[None], tried, 8) == _between(by_prompt, tried, 8) == following
 
 
 def test_a_prompt_of_one_token_enters_no_mean_of_losses(toy):

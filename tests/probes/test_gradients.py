@@ -30,10 +30,11 @@ def test_max_nodes_and_what_is_missed_with_them(toy):
         dl.integrated_gradients(toy, *SHORT, max_nodes=0)
 
 
-def test_the_bar_moves_with_each_block(toy, monkeypatch):
+@pytest.mark.parametrize("probe", [dl.integrated_gradients, dl.residual_erasure])
+def test_the_bar_moves_with_each_block_or_pass(toy, monkeypatch, probe):
     shares = []
     monkeypatch.setattr("depth_lib.session.ticked", lambda label: contextlib.nullcontext(shares.append))
-    dl.integrated_gradients(toy, *SUM)
+    probe(toy, *SUM, **({} if probe is dl.integrated_gradients else {"baseline_prompts": ["abc"], "budget": 50}))
     assert len(shares) >= len(toy.blocks) and min(shares) > 0 and sum(shares) == pytest.approx(1)
 
 
