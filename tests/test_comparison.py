@@ -23,7 +23,7 @@ def close_figures():
 @pytest.fixture(scope="module")
 def base_and_tuned():
     """The lens of toy-8l, and of the same with a last block that does nothing."""
-    prompts = dl.load_prompts("gsm8k", 4, source="embedded")
+    prompts = dl.load_prompts("mquake", 4, source="embedded")
     llm = dl.load_model("toy-8l")
     model = AutoModelForCausalLM.from_pretrained(toy_path("toy-8l")).float()
     tokenizer = AutoTokenizer.from_pretrained(toy_path("toy-8l"))
@@ -65,7 +65,7 @@ def test_prompts_are_the_same_if_their_texts_are_not_if_their_lengths_are(base_a
 def test_results_in_memory_are_paired_if_they_are_of_the_same_texts(base_and_tuned, toy):
     paired = dl.compare(dict(zip(("base", "tuned"), base_and_tuned, strict=True))).frame
     assert (paired.note == "").all()
-    others = dl.logit_lens(toy, [text + "." for text in dl.load_prompts("gsm8k", 4, source="embedded")])
+    others = dl.logit_lens(toy, [text + "." for text in dl.load_prompts("mquake", 4, source="embedded")])
     independent = dl.compare({"base": base_and_tuned[0], "others": others}).frame
     assert len(independent) == 2 and independent.note.str.startswith("compared as independent").all()
 

@@ -10,7 +10,7 @@ from depth_lib.depths import CONTROL, untrained
 
 
 def test_the_control_has_the_same_architecture_other_weights_and_no_depth():
-    llm, prompts = dl.load_model("toy-8l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    llm, prompts = dl.load_model("toy-8l"), dl.load_prompts("mquake", 3, source="embedded")
     state = torch.random.get_rng_state()
     found = dl.effective_depths(llm, prompts, control=True)
     assert torch.equal(state, torch.random.get_rng_state())

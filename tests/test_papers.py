@@ -36,7 +36,7 @@ def test_every_number_draws_what_its_probe_returned_and_only_the_papers_keys():
 
 
 def test_figure_3a_is_of_all_tokens_and_3b_of_future_ones_as_in_the_paper(toy, monkeypatch):
-    prompts = dl.load_prompts("gsm8k", 1, source="sample")
+    prompts = dl.load_prompts("mquake", 1, source="sample")
     monkeypatch.setattr("depth_lib.papers.load_prompts", lambda *_, **__: prompts)
     for number, mode in (("3a", "all"), ("3b", "future")):
         truth = dl.layer_effects(toy, prompts, mode)[f"max_{mode}_layer"].numpy()
@@ -58,9 +58,12 @@ def test_of_a_result_with_the_other_tokens_only_these_are_drawn_and_named(tmp_pa
         assert np.allclose(drawn[upper], future["max_future_layer"].numpy()[upper])
 
 
-def test_a_model_is_measured_on_the_prompts_that_ship(toy):
+def test_a_model_is_measured_on_the_prompts_that_ship(toy, monkeypatch):
+    prompts, asked = ["5 + 7 = 12", "the cat sat"], []  # in their place
+    monkeypatch.setattr("depth_lib.papers.load_prompts", lambda *of, **how: asked.append((*of, how)) or prompts)
     figure = dl.paper("4a", toy)
-    truth = dl.logit_lens(toy, dl.load_prompts("gsm8k", 10, source="sample"), all_measures=False)["res_kl_divs"]
+    assert asked == [("gsm8k", 10, {"source": "sample", "llm": toy})]
+    truth = dl.logit_lens(toy, prompts, all_measures=False)["res_kl_divs"]
     bars = [patch.get_data().values for patch in figure.axes[0].patches if hasattr(patch, "get_data")]
     assert any(len(values) == 4 and np.allclose(values, truth, atol=1e-4) for values in bars)
 
@@ -114,7 +117,6 @@ def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
 
 def test_no_title_of_a_papers_figure_is_cut_and_a_result_without_its_keys_says_which(tmp_path):
     write_published(tmp_path)
-    for figure in ("gsm8k_hellaswag_cosine_similarity", "gsm8k_logit_lens_overlap"):
-        assert overlaps(dl.paper(figure, tmp_path)) == []
+    assert overlaps(dl.paper("gsm8k_hellaswag_cosine_similarity", tmp_path)) == []
     with pytest.raises(MissingArtifact, match="no norm_att or .* in its relative_contribution .*run: .* --replace"):
         dl.paper("15", tmp_path)

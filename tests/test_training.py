@@ -20,6 +20,7 @@ from transformers import (
 )
 
 import depth_lib as dl
+from tests.marks import slow
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
 
 PROMPTS = [f"{a} + {b} = {a + b}, and {b} + {a} = {a + b}" for a, b in ((3, 4), (5, 2), (8, 1))]
@@ -93,7 +94,7 @@ class Losses(TrainerCallback):
         model.train()
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("early", [slow(False), True])
 def test_the_last_steps_entry_is_of_the_last_step_also_where_the_best_model_is_loaded_at_the_end(tmp_path, early):
     tokenizer, losses, callback = char_tokenizer(), Losses(), dl.DepthCallback(PROMPTS, every=2)
     rows = [{"input_ids": ids[:20], "labels": ids[:20]} for ids in tokenizer(PROMPTS * 8)["input_ids"]]

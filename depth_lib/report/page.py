@@ -1,5 +1,6 @@
 """The page: the executed notebook without its code, in one file."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -16,12 +17,18 @@ img { max-width: 100%; height: auto; }
 </style></head>"""
 
 
-def write_page(notebook: str | Path) -> Path:
-    """Write report.html beside an executed notebook, without code and without cells tagged `not-on-page`."""
+@functools.cache
+def _exporter():
+    """Of whose templates each is compiled once."""
     exporter = HTMLExporter(exclude_input=True, exclude_output_prompt=True, exclude_anchor_links=True)
     exporter.mathjax_url = exporter.require_js_url = exporter.mermaid_js_url = ""
     exporter.register_preprocessor(TagRemovePreprocessor(remove_cell_tags={"not-on-page"}), enabled=True)
-    body, _ = exporter.from_filename(str(notebook), {"metadata": {"name": "Effective depth"}})
+    return exporter
+
+
+def write_page(notebook: str | Path) -> Path:
+    """Write report.html beside an executed notebook, without code and without cells tagged `not-on-page`."""
+    body, _ = _exporter().from_filename(str(notebook), {"metadata": {"name": "Effective depth"}})
     path = Path(notebook).with_name("report.html")
     body = re.sub(r'<script[^>]* src=""[^>]*>\s*</script>', "", body)  # nothing is fetched
     path.write_text(body.replace("</head>", _STYLE, 1), encoding="utf-8")

@@ -15,7 +15,7 @@ from tests.oracles import lenses as oracle
 from tests.oracles.streams import block_states
 from tests.probes.comparing import SIXTY, close, load, loaded
 
-TEXTS = [SIXTY[:30], SIXTY[10:35], SIXTY[25:], SIXTY[::-1][:40]]
+TEXTS = [SIXTY[:20], SIXTY[10:32], SIXTY[25:50], SIXTY[::-1][:24]]
 
 
 @pytest.fixture(scope="module")

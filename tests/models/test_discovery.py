@@ -13,6 +13,7 @@ from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import architecture, auto_class, known
 from depth_lib.models.load import wrapped
 from tests.families import EACH_FAMILY, SHAPE, build
+from tests.marks import slow
 from tests.models.kinds import tiny
 from tests.models.twin import twin
 from tests.probes.device_tags import PretendDevices, place
@@ -20,7 +21,7 @@ from tests.probes.test_devices import spread
 from tests.tiny_tokenizers import char_tokenizer
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, slow(torch.bfloat16)])
 def test_blocks_of_one_class_may_differ_by_their_place(dtype):
     """gemma4's attention has other widths in each sixth layer."""
     config = Gemma4TextConfig(num_hidden_layers=12)

@@ -113,7 +113,8 @@ def test_what_a_wrapper_adds_outside_of_its_model_is_refused(kind, how, model, t
 
 
 def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, tokenizer):
-    assert "wrapped in OptimizedModule; give the one inside: model._orig_mod" in line(torch.compile(model), tokenizer)
+    compiled = torch.compile(model, backend="eager")
+    assert "wrapped in OptimizedModule; give the one inside: model._orig_mod" in line(compiled, tokenizer)
     assert "wrapped in DataParallel; give the one inside: model.module" in line(nn.DataParallel(model), tokenizer)
     assert "a Linear is not a transformers model; load one with Auto" in line(nn.Linear(2, 2), tokenizer)
     assert "a SimpleNamespace is not a transformers tokenizer; give the one inside" in line(
@@ -126,10 +127,14 @@ def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, toke
     assert "a T5ForConditionalGeneration is an encoder-decoder; give a decoder-only" in line(t5, tokenizer)
     packed = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     assert "is quantised by quantize_dynamic and holds no weights" in line(packed, tokenizer)
-    flex = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"), attn_implementation="flex_attention")
-    assert line(flex, tokenizer).endswith('; load it with attn_implementation="sdpa".')
     model.model.layers[0].compile()
     assert "was compiled in place" in line(model, tokenizer)
+
+
+@pytest.mark.slow  # torch's compiler is imported
+def test_an_attention_that_is_not_read_is_named_with_the_one_to_load(tokenizer):
+    flex = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"), attn_implementation="flex_attention")
+    assert line(flex, tokenizer).endswith('; load it with attn_implementation="sdpa".')
 
 
 def test_a_model_in_memory_needs_its_tokenizer_and_runs_here(model, tokenizer):

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
 from tests.families import SHAPE, save_family
+from tests.marks import slow
 from tests.tiny_tokenizers import char_tokenizer
 
 IDS = torch.arange(4, 30)[None]
@@ -57,7 +58,7 @@ def test_a_head_that_is_the_embedding_stays_it(tmp_path):
     torch.testing.assert_close(logits(again), logits(shorter._module))
 
 
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("step", [1, slow(2)])
 def test_a_list_of_all_layers_by_their_numbers_stays_one(step, tmp_path):
     """Llama 4's moe_layers: with experts in every layer it is as long as the model."""
     config = transformers.Llama4TextConfig(

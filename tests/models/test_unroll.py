@@ -88,7 +88,7 @@ def looped(request, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*read block by block|.*What attention and MLP add is not known")
-@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("between", others_slow([False, True], [True]))
 @pytest.mark.parametrize("passes", others_slow([2, 3, 4], [3]))
 def test_curves_effects_and_removal_are_those_of_a_plain_loop_in_float64(looped, passes, between):
     model, both = looped

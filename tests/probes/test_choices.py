@@ -5,7 +5,8 @@ import torch
 
 import depth_lib as dl
 from depth_lib.data.choices import load_choices
-from tests.families import ARCHETYPES, build, of_families
+from tests.families import ARCHETYPES, build
+from tests.marks import others_slow
 from tests.oracles import answer_span, in_float64
 from tests.probes.comparing import close
 from tests.tiny_tokenizers import char_tokenizer
@@ -17,14 +18,15 @@ CHOICES = [
 ]
 
 
-@pytest.fixture(scope="module", params=of_families(ARCHETYPES))
-def family(request):
-    return request.param
+QUICK = [("llama", "no BOS"), ("gemma2", "BOS")]
 
 
-@pytest.fixture(params=[True, False], ids=["BOS", "no BOS"])
-def pair(family, request):
-    return dl.load_model(build(family), char_tokenizer(bos=request.param)), in_float64(build(family))
+@pytest.fixture(
+    params=others_slow([(name, bos) for name in ARCHETYPES for bos in ("BOS", "no BOS")], QUICK), ids="-".join
+)
+def pair(request):
+    family, bos = request.param
+    return dl.load_model(build(family), char_tokenizer(bos=bos == "BOS")), in_float64(build(family))
 
 
 def log_probs(model, tokenizer, removed=None):

@@ -5,6 +5,7 @@ import torch
 
 import depth_lib as dl
 from tests.families import save_family
+from tests.marks import slow
 from tests.oracles import curves
 from tests.tiny_tokenizers import char_tokenizer
 
@@ -47,27 +48,27 @@ def test_means_are_over_the_tokens_that_predict_what_the_model_generates(toy, pl
     [
         {"repetition_penalty": 1.5},
         {"num_beams": 3},
-        {"suppress_tokens": [49, 51]},
+        slow({"suppress_tokens": [49, 51]}),
         {"min_new_tokens": 6},
         {"do_sample": True, "temperature": 2.0},
         {"stop_strings": ["1", "2", "3"]},
-        {"token_healing": True},
-        {"cache_implementation": "quantized"},
+        slow({"token_healing": True}),
+        slow({"cache_implementation": "quantized"}),
         {"cache_implementation": "static"},
-        {"prompt_lookup_num_tokens": 2},
+        slow({"prompt_lookup_num_tokens": 2}),
         {"return_dict_in_generate": True, "output_scores": True},
-        {"use_cache": False},
-        {"forced_eos_token_id": 49},
+        slow({"use_cache": False}),
+        slow({"forced_eos_token_id": 49}),
         {"max_length": 3},
-        {"max_new_tokens": 1},
-        {"guidance_scale": 3.0},
-        {"bad_words_ids": [[49], [51]]},
-        {"sequence_bias": [[[49], 50.0]]},
-        {"penalty_alpha": 0.6, "top_k": 4},
-        {"dola_layers": "high"},
-        {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1.0},
-        {"min_length": 200},
-        {"max_time": 0.0},
+        slow({"max_new_tokens": 1}),
+        slow({"guidance_scale": 3.0}),
+        slow({"bad_words_ids": [[49], [51]]}),
+        slow({"sequence_bias": [[[49], 50.0]]}),
+        slow({"penalty_alpha": 0.6, "top_k": 4}),
+        slow({"dola_layers": "high"}),
+        slow({"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1.0}),
+        slow({"min_length": 200}),
+        slow({"max_time": 0.0}),
         {"something_of_its_own": 5},
     ],
     ids=lambda asked: next(iter(asked)),

@@ -9,6 +9,7 @@ from depth_lib.probes.relative_contribution import _compared
 from tests import oracles as oracle
 from tests.calls import EVERY
 from tests.families import L, build, make_identity
+from tests.marks import slow
 from tests.oracles.streams import first, hooks, in_float64, with_first
 from tests.probes.comparing import TOLERANCE, close, ids_of, load, loaded, rounding
 
@@ -84,7 +85,7 @@ def test_small_residuals_have_the_contribution_and_cosine_of_large_ones():
 
 
 # plain, contributions inside modules, both norms and a soft-cap
-@pytest.mark.parametrize("family", ["llama", "bloom", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "bloom", slow("gemma2")])
 def test_blocks_that_do_nothing_have_no_contribution_effect_or_attribution_and_the_lens_has_settled(family):
     llm = loaded(make_identity(build(family), range(K, L)))
     for call, keys in IDENTITY.items():

@@ -10,7 +10,7 @@ from depth_lib.residual.rounding import rounding_floor
 from depth_lib.residual.stream import Stream
 from tests import oracles as oracle
 from tests.families import build, of_families
-from tests.marks import slow
+from tests.marks import others_slow, slow
 from tests.oracles.streams import in_float64
 from tests.probes.comparing import ANSWER, QUESTION, SIXTY, ids_of, load, loaded
 
@@ -150,7 +150,7 @@ TRAINED = {
 }
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", others_slow(TRAINED, ["effects, future", "local effects", "erasure"]))
 def test_at_most_a_twentieth_of_a_trained_models_cells_lie_beyond_the_rounding_floor(both, name):
     half, whole, texts = both
     found, truth = TRAINED[name](half, texts), TRAINED[name](whole, texts)

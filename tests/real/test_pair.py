@@ -49,9 +49,9 @@ def shallow():
 
 def test_maps_of_a_model_to_itself_have_slope_1_and_to_its_split_blocks_the_stretched_line(shallow):
     source = dl.load_model(shallow, char_tokenizer())
-    to_itself = dl.linear_maps(source, source, random_texts(60))
+    to_itself = dl.linear_maps(source, source, random_texts(30))
     assert dl.stretch(to_itself) == pytest.approx((1, 1, 1))
-    maps = dl.linear_maps(source, dl.load_model(halves(shallow), char_tokenizer()), random_texts(60))
+    maps = dl.linear_maps(source, dl.load_model(halves(shallow), char_tokenizer()), random_texts(30))
     assert maps["best"][::2].tolist() == [0, 1, 2, 3, 4]  # what leaves the second half is what leaves the block
     assert maps["relative"].min(0).values[::2].max() < 1e-4
     value, low, high = dl.stretch(maps)

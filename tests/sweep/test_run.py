@@ -25,7 +25,7 @@ from tests.tiny_tokenizers import char_tokenizer
 
 @pytest.fixture
 def cell(tmp_path):
-    given = {"MODEL": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 3, "PROBES": ["logit_lens", "layer_effects"]}
+    given = {"MODEL": "toy-4l", "DATASET": "mquake", "N_EXAMPLES": 3, "PROBES": ["logit_lens", "layer_effects"]}
     return given | {"OUT": str(tmp_path / "out")}
 
 
@@ -65,7 +65,7 @@ def test_other_settings_are_one_line_and_replace_moves_the_whole_folder(cell, ca
     replacing = Run(cell | {"N_EXAMPLES": 4, "REPLACE": True, "PROBES": ["logit_lens"]})
     assert len(replacing.result("logit_lens")["n_tokens"]) == 4
     assert "they are now in " in capsys.readouterr().out
-    moved = {path.name for path in (first.out / "replaced").glob("gsm8k/toy-4l-*/*.pt")}
+    moved = {path.name for path in (first.out / "replaced").glob("mquake/toy-4l-*/*.pt")}
     assert moved == {"logitlens_3exps.pt", "layer_effects_3exps@part=mlp.pt"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -269,7 +269,7 @@ def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own
         mine, gsm8k = (Run(cell | {"DATASET": name, "SOURCE": source, "N_EXAMPLES": 2}) for name in ("mine", "gsm8k"))
         assert mine.prompts == ["5 + 7 = 12", "3 + 4 = 7"] and gsm8k.params.SOURCE == source
     (tmp_path / "params/datasets/gsm8k.yaml").write_text("DATASET: gsm8k\nFILE: mine.txt\n")
-    assert Run(cell | {"SOURCE": "hub", "N_EXAMPLES": 2}).prompts == mine.prompts, (
+    assert Run(cell | {"DATASET": "gsm8k", "SOURCE": "hub", "N_EXAMPLES": 2}).prompts == mine.prompts, (
         "a file of one's own replaces the package's"
     )
 
@@ -301,7 +301,8 @@ def test_a_remote_run_without_a_key_is_refused_before_anything_runs(tmp_path, mo
 
 
 def test_a_run_leaves_out_our_prompts_that_are_too_long_and_counts_them_and_refuses_the_users_own(cell, tmp_path):
-    run = Run(cell | {"MODEL_ID": "toy-8l", "SOURCE": "sample", "N_EXAMPLES": 12, "PROBES": ["logit_lens"]})
+    cell |= {"DATASET": "hellaswag", "MODEL_ID": "toy-8l", "N_EXAMPLES": 12, "PROBES": ["logit_lens"]}
+    run = Run(cell | {"SOURCE": "sample"})
     n_tokens = [len(run.llm.tokenizer(prompt)["input_ids"]) for prompt in run.prompts]
     limit = run.llm.config.max_position_embeddings = sorted(n_tokens)[7]
     with pytest.warns(UserWarning, match=f"4 of 12 prompts are longer than the model's {limit} positions and are left"):
@@ -310,9 +311,7 @@ def test_a_run_leaves_out_our_prompts_that_are_too_long_and_counts_them_and_refu
     assert result["meta"]["prompts_hash"] == prompts_hash(short) and result["meta"]["n_prompts"] == 8
     assert run.is_done("logit_lens") and len(result["n_tokens"]) == 8
     (tmp_path / "mine.txt").write_text("\n".join(prompt.replace("\n", " ") for prompt in run.prompts))
-    own = Run(
-        cell | {"MODEL_ID": "toy-8l", "SOURCE": str(tmp_path / "mine.txt"), "N_EXAMPLES": 12, "PROBES": ["logit_lens"]}
-    )
+    own = Run(cell | {"SOURCE": str(tmp_path / "mine.txt")})
     own.llm.config.max_position_embeddings = limit
     with pytest.raises(ValueError, match=f"has [0-9]+ tokens, but the model has {limit} positions; use a shorter text"):
         own.result("logit_lens")
