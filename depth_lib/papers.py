@@ -91,6 +91,8 @@ def paper(
         raise ValueError(f"no figure is called {figure!r}; use one of {', '.join(names)}")
     name, which, *datasets = *(FIGURES | HU)[figure], *[""] * (figure in FIGURES)
     kind = KINDS[name]
+    if prompts is not None and not isinstance(of, TransformersModel):
+        raise ValueError("prompts are for a model, which is measured; leave the prompts out.")
     if isinstance(of, str | Path) and Path(of).is_dir():
         return _of_folder(figure, kind, which, datasets, of)
     if isinstance(of, str | Path) or not isinstance(of, TransformersModel | Mapping):

@@ -12,7 +12,7 @@ from .effective_depth.accuracy import accuracy, accuracy_change
 from .effective_depth.removal import Removable, blocks_named, removable
 from .models.removal import remove_blocks, save_model, stretch_of
 from .probes.block_removal import block_removal
-from .probes.choice_accuracy import choice_accuracy
+from .probes.choice_accuracy import checked_choices, choice_accuracy
 
 _CARD = """---
 base_model: {base}
@@ -86,6 +86,7 @@ def prune(
     Raises ValueError if no block can be removed at this cost.
     Cost: that of `block_removal`, and two forward passes per ending of the choices.
     """
+    choices = checked_choices(choices)
     sizes = "refined" if at_most == AT_MOST else "all"  # "refined" is exact for the default only
     result = block_removal(llm, prompts, sizes=sizes)
     found = removable(result, at_most)

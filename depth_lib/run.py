@@ -103,6 +103,8 @@ def _model_values(name: str, model_id: str | None) -> dict:
     if known := find_model(name):
         return known
     place = model_id or name
+    if in_project(place).is_dir() and not any(in_project(place).glob("*config.json")):
+        raise ParamsError(f"{place} has no config.json; give a folder that save_pretrained or a download wrote")
     short = name if model_id else (in_project(name).resolve() if in_project(name).exists() else Path(name)).name
     if not model_id and "/" not in name and not checkpoint_of(name):
         raise ParamsError(
@@ -166,8 +168,8 @@ class Run:
             raise ParamsError(f'a {type(cell).__name__} has no parameters; give a dict: dl.Run({{"MODEL": "toy-8l"}})')
         known = {*DatasetFile.model_fields, *ModelFile.model_fields, "MODELS", "DATASETS"}
         for name in cell:
-            if name.isupper() and name not in known:
-                if near := get_close_matches(name, Params.model_fields, cutoff=0.9):
+            if name not in known and (str(name).isupper() or "__name__" not in cell):  # a module's globals have it
+                if near := get_close_matches(str(name).upper(), Params.model_fields, cutoff=0.9):
                     raise ParamsError(f"{name} is not a parameter; did you mean {near[0]}? Rename or delete {name}")
         self.params = params = resolved(cell)
         self.out = in_project(params.OUT)
@@ -193,6 +195,8 @@ class Run:
             raise ParamsError("PASSES unrolls the model here, and REMOTE runs on a server; give only one of them")
         self.folder = self.out / self.dataset / self.model
         self.name = f"{self.dataset} × {self.model}"
+        if prompts is None and not (self.folder / RECORD).exists():
+            dataset_named(params.DATASET, params.SOURCE)  # refuses an unknown one
         self.pair = find_pair(params.PAIR, params.QUESTION, params.ANSWER, params.SEED)
 
     # ---- what is asked, and whether it is there
@@ -308,14 +312,14 @@ class Run:
     @cached_property
     def prompts(self) -> list[str]:
         """The prompts of the run, in order."""
-        return self._load(load_prompts, self.params.DATASET, seed=self.params.SEED, part=self.params.PART)
+        return self._load(load_prompts, self.params.DATASET, **self._seed, part=self.params.PART)
 
     @cached_property
     def responses(self) -> list[str] | None:
         """The stored response to each question, where the dataset's file names their field, ANSWERS; else None."""
         if self.params.PART == "all" or not (find_dataset(self.params.DATASET) or {}).get("ANSWERS"):
             return None
-        return self._load(load_prompts, self.params.DATASET, seed=self.params.SEED, part="answer")
+        return self._load(load_prompts, self.params.DATASET, part="answer")
 
     @cached_property
     def examples(self) -> list:
@@ -340,6 +344,10 @@ class Run:
         source = self.params.SOURCE
         source = source if source in NAMED_SOURCES else in_project(source)
         return load(dataset, self.params.N_EXAMPLES, source=source, **how)
+
+    @property
+    def _seed(self) -> dict:
+        return {"seed": self.params.SEED} if self._is_drawn() else {}
 
     def _is_drawn(self) -> bool:
         return self.params.DATASET in DRAWN and self.params.SOURCE in NAMED_SOURCES

@@ -92,7 +92,7 @@ WRONG_KIND = {
         "choice 0 is 'a'; give .context, endings, number of the ri",
     ),
     "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* give .context, endings, number"),
-    "no choices": (lambda llm: dl.choice_accuracy(llm, None), "there are no choices, or their numbers of end"),
+    "no choices": (lambda llm: dl.choice_accuracy(llm, None), "there are no choices to measure; load some"),
     "removed": (lambda llm: dl.choice_accuracy(llm, [("5 ", ["1", "2"], 0)], removed=2), "removed is 2; give .s, n."),
     "answers": (
         lambda llm: dl.logit_lens(llm, [TEXT], answers=[5]),

@@ -105,10 +105,8 @@ class Dataset(DatasetFile):
         part: "all", "question", or "answer": the stored response where ANSWERS names its field, else the row's answer.
         """
         if isinstance(row, str):  # the prompt itself
-            if part == "answer":
-                raise PromptError(
-                    f"{where} is a text and has no answer; give a .jsonl file with {self.DATASET}'s fields"
-                )
+            if part != "all":
+                raise PromptError(f"{where} is a text and has no {part}; give a .jsonl file with a dataset's fields")
             return row
         if part == "answer" and self.ANSWERS:
             if not isinstance(response := row.get(self.ANSWERS), str):

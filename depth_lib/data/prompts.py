@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from ..params import not_among, warn
+from ..params import NAMED_SOURCES, not_among, warn
 from .datasets import Dataset, dataset_named
-from .rows import PromptError, check_count, column_of, file_rows, from_hub
+from .drawn import DRAWN
+from .rows import FORMATS, PromptError, check_count, column_of, file_rows, from_hub
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -24,7 +25,7 @@ def load_prompts(
     n_examples: int | None = None,
     source: str | Path = "hub",
     tokenizer: Callable | None = None,
-    seed: int = 123,
+    seed: int | None = None,
     part: str = "all",
     llm: "TransformersModel | None" = None,
     column: str | None = None,
@@ -34,7 +35,7 @@ def load_prompts(
     >>> dl.load_prompts("gsm8k", 1, source="embedded")[0][:40]
     'Given the following problem, reason and '
 
-    - dataset: "gsm8k", "hellaswag", "aime24"; drawn with `seed`: "addition", "multiplication", "sums"; with levels of
+    - dataset: "gsm8k", "hellaswag", "aime24"; drawn at random: "addition", "multiplication", "sums"; with levels of
       difficulty: "mquake", "math". Or the name of a file params/datasets/<name>.yaml, a .txt file with one prompt per
       line, or with `column` a .jsonl, .csv or .parquet file.
     - n_examples: by default 10 (aime24: 5; a file: all). If there are fewer rows, all are used, with a warning.
@@ -43,6 +44,7 @@ def load_prompts(
       .csv, .parquet, .txt file.
     - tokenizer: counts tokens of aime24's prompts; those over 400 tokens are left out (default: the papers', from the
       Hub).
+    - seed: of a drawn dataset (default 123)
     - part: "all", the question with its answer, as in the papers; "question"; or "answer".
     - llm: leave out prompts with more tokens than this model has positions, with a warning.
     - column: the column of the file that has the prompts.
@@ -55,10 +57,17 @@ def load_prompts(
     if problem := not_among(("all", "question", "answer"), "part=", part):
         raise PromptError(problem)
     dataset = str(dataset)
-    alone = column is not None or Path(dataset).suffix.lower() == ".txt"
+    suffix = Path(dataset).suffix.lower()
+    alone = column is not None or suffix == ".txt"
+    if alone and (source != "hub" or suffix not in FORMATS):
+        raise PromptError('column= reads one file, without a source: dl.load_prompts("mine.jsonl", column="text")')
     if alone:
         dataset, source = Path(dataset).stem, Path(dataset).expanduser()
     kind = Dataset.model_validate({"DATASET": dataset}) if alone else dataset_named(dataset, source)
+    if seed is not None and not (dataset in DRAWN and source in NAMED_SOURCES):
+        raise PromptError(f"{dataset} is not drawn at random, and has no seed; leave seed= out")
+    if tokenizer is not None and (isinstance(tokenizer, str) or not kind.MAX_TOKENS):
+        raise PromptError("tokenizer= counts the tokens of aime24's prompts; leave it out, or give one of transformers")
     prompts, too_long, left_out = [], 0, 0
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
@@ -72,6 +81,7 @@ def load_prompts(
 
         tokenizer_of(llm)
         n_positions = positions_of(llm)
+    seed = 123 if seed is None else seed
     rows = kind.rows(source, seed) if column is None else column_of(file_rows(Path(source)), column)
     for where, row in rows:
         if limit and tokenizer and len(tokenizer.encode(kind.prompt(where, row))) > limit:

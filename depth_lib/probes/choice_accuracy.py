@@ -1,7 +1,8 @@
 """How likely a model finds the endings of a text, as it is and with its blocks in other orders."""
 
 import reprlib
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from typing import Any
 
 import torch
 from nnsight import TransformersModel
@@ -73,6 +74,25 @@ def choice_accuracy(
     } | unchanged
 
 
+def checked_choices(choices: Any) -> list[Choice]:
+    """The choices as a list; ValueError for anything else, and for different numbers of endings."""
+    if not isinstance(choices, Iterable | None):
+        raise ValueError(f"choices is of type {type(choices).__name__}; give a list, such as dl.load_choices().")
+    for k, choice in enumerate(choices := list(() if choices is None else choices)):
+        if not isinstance(choice, Sequence) or isinstance(choice, str) or len(choice) != 3:
+            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give (context, endings, number of the right one).")
+        _, endings, right = choice
+        a_list = isinstance(endings, Collection) and not isinstance(endings, str | bytes | Mapping | Set)
+        if not a_list or not whole([right]) or right not in range(len(endings)):
+            raise ValueError(
+                f"choice {k} has endings {endings!r} and index {right!r} for the right one; give a list of endings and "
+                "the index of the right one."
+            )
+    if len({len(endings) for _, endings, _ in choices}) > 1:
+        raise ValueError("the choices differ in their numbers of endings; give one number of endings at a time.")
+    return choices
+
+
 def endings_scored(
     llm: TransformersModel,
     arch: Arch,
@@ -83,22 +103,11 @@ def endings_scored(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """For the model as it is and in each order: Σ log p of every ending [1 + K, C, E], and the ending that acc_norm
     picks [1 + K, C]. Also the right ending [C] and the number of tokens of each [C, E]."""
-    for k, choice in enumerate(choices := list(choices or ())):
-        if not isinstance(choice, Sequence) or isinstance(choice, str) or len(choice) != 3:
-            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give (context, endings, number of the right one).")
-        _, endings, right = choice
-        a_list = isinstance(endings, Collection) and not isinstance(endings, str | bytes | Mapping | Set)
-        if not a_list or not whole([right]) or right not in range(len(endings)):
-            raise ValueError(
-                f"choice {k} has endings {endings!r} and index {right!r} for the right one; give a list of endings and "
-                "the index of the right one."
-            )
-    n_endings = {len(endings) for _, endings, _ in choices}
-    if len(n_endings) != 1:
-        raise ValueError("there are no choices, or their numbers of endings differ; see dl.load_choices().")
+    if not (choices := checked_choices(choices)):
+        raise ValueError("there are no choices to measure; load some with dl.load_choices().")
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     found = run(measure_endings, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")
-    shape = len(choices), *n_endings
+    shape = len(choices), len(choices[0][1])
     log_probs = found["log_probs"].unflatten(0, shape).movedim(2, 0)  # [C, E, 1 + K] -> [1 + K, C, E]
     # without the space before an ending, as in lm-evaluation-harness, which divides by characters: the same for ASCII
     n_bytes = torch.tensor([[len(ending.lstrip(" ").encode()) for ending in endings] for _, endings, _ in choices])

@@ -12,7 +12,7 @@ Source: Csordás et al. 2025, section 4.
 
 import random
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 import torch
@@ -58,6 +58,8 @@ def depth_by_difficulty(
     Source: Csordás et al. 2025, Figure 7.
     Cost: as `layer_effects` for one position per example, up to four with `within`.
     """
+    if not isinstance(examples, Iterable | None):
+        raise ValueError(f"examples is of type {type(examples).__name__}; give a list, such as dl.load_examples(...).")
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:
         raise ValueError("there are no examples to measure; load some with dl.load_examples(...).")

@@ -18,7 +18,6 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from .. import __version__
-from ..data.datasets import dataset_named
 from ..files import in_project, writable_folder
 from ..models.gguf import WHEELS, fetched
 from ..params import (
@@ -66,7 +65,10 @@ class Options(Params):
 
     @property
     def out(self) -> Path:
-        return in_project(self.OUT or ("outputs/demo" if self.SET == "demo" else "outputs"))
+        out = in_project(self.OUT or ("outputs/demo" if self.SET == "demo" else "outputs"))
+        if out.is_file():
+            raise ParamsError(f"OUT is {out}, which is a file; give a folder")
+        return out
 
     @property
     def models(self) -> list[str]:
@@ -74,8 +76,6 @@ class Options(Params):
         sets = {name: path.parent.name for name, path in params_files("models").items()}
         if self.SET and (problem := not_among(sorted({*sets.values()}), "SET", self.SET)):
             raise ParamsError(problem)
-        if not (self.MODELS or self.SET) and "MODELS" in self.model_fields_set:
-            raise ParamsError("MODELS is empty; name models, or leave it out for the papers' twelve models")
         return self.MODELS or in_order(name for name in sets if sets[name] == (self.SET or "paper"))
 
     def given(self, *but: str) -> dict:
@@ -93,7 +93,6 @@ class Options(Params):
             placed = set()  # probes that read no prompts
             for dataset in datasets:
                 run = Run(self.given("PROBES") | {"MODEL": model, "DATASET": dataset, "OUT": str(self.out)})
-                dataset_named(dataset, run.params.SOURCE)  # which refuses an unknown one
                 probes = [probe for probe in self.PROBES or run.params.PROBES if probe not in placed]
                 placed |= {probe for probe in probes if not ARTIFACTS[probe].reads}
                 run.params.PROBES = probes
@@ -115,16 +114,20 @@ class _Command(click.Command):
     """A command whose --remote or --control may stand without a value, also before an argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = []
+        given, odd = [], []
         for word, following in zip(args, [*args[1:], "--"], strict=False):
             name = word.lstrip("-").upper().replace("-", "_")
             if word.startswith("--") and getattr(Options.model_fields.get(name), "default", None) is False:
                 try:
                     checked({name: following}, Options)
-                except ParamsError:
+                except ParamsError as problem:
                     word += "=true"
+                    odd.append(problem)
             given.append(word)
-        return super().parse_args(ctx, given)
+        try:
+            return super().parse_args(ctx, given)
+        except click.UsageError as error:  # what stands after a flag is then no argument, but a wrong value
+            raise (odd[0] if odd and "extra argument" in error.message else error) from None
 
 
 class _Commands(click.Group):
@@ -153,12 +156,15 @@ def _takes(*options: str) -> Callable:
 
     def added(do: Callable) -> Callable:
         def called(**typed: Any) -> int:
-            given = {name: typed[name] for name in options if typed[name] not in ("", None, ())}
+            given = {name: typed[name] for name in options if typed[name] not in (None, ())}
             several = {
                 name: [word for text in texts for word in words(text)]
                 for name, texts in given.items()
                 if isinstance(texts, tuple)
             }
+            for name, value in (given | several).items():
+                if value in ("", []):
+                    raise ParamsError(f"{option(name)} is empty; give a value, or leave it out")
             return do(Options(**checked(given | several, Options)), *(typed[name] for name in arguments))
 
         arguments = [*inspect.signature(do).parameters][1:]
@@ -279,7 +285,7 @@ def prune(asked: Options, model: str) -> int:
         writable_folder(asked.SAVE, ParamsError)
     source, prompts = one.params.SOURCE, one.prompts
     if source in NAMED_SOURCES:  # ours, not the user's own: what is too long for the model is left out
-        prompts = load_prompts(one.params.DATASET, one.params.N_EXAMPLES, source, seed=one.params.SEED, llm=one.llm)
+        prompts = load_prompts(one.params.DATASET, one.params.N_EXAMPLES, source, llm=one.llm)
     choices = shipped_choices(asked.CHOICES, source) if asked.CHOICES else ()
     pruned = without_blocks(one.llm, prompts, asked.AT_MOST, choices)
     print(pruned, *[pruned.save(asked.SAVE).parent] if asked.SAVE else [], sep="\n")

@@ -421,3 +421,10 @@ def test_questions_become_what_a_chat_model_reads(toy):
             dl.chat_prompts(toy, ["a"], system="Be brief.")
         with pytest.raises(ValueError, match="is not a list of texts"):
             dl.chat_prompts(toy, {"question": ["a"]})
+
+
+def test_a_line_of_text_has_no_parts(tmp_path):
+    (tmp_path / "mine.txt").write_text("5 + 7 = 12\n")
+    for part in ("question", "answer"):
+        with pytest.raises(PromptError, match=rf"mine.txt row 1 is a text and has no {part}; give a .jsonl file"):
+            dl.load_prompts(tmp_path / "mine.txt", part=part)

@@ -277,7 +277,7 @@ def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own
 def test_capitals_that_nearly_spell_a_parameter_are_refused_and_other_names_are_ones_own(cell):
     with pytest.raises(ParamsError, match="^N_EXAMPLE is not a parameter; did you mean N_EXAMPLES?"):
         Run(cell | {"N_EXAMPLE": 3})
-    own = {"SEEDS": [1], "MODELS": ["a"], "TRAINING": "base", "MY_NAMES": 1, "n_example": 3}
+    own = {"SEEDS": [1], "MODELS": ["a"], "TRAINING": "base", "MY_NAMES": 1, "n_example": 3, "__name__": "__main__"}
     assert Run(cell | own).params.N_EXAMPLES == 3
 
 
