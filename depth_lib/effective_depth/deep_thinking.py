@@ -76,7 +76,7 @@ def mean_with_interval(values: pd.Series) -> tuple[float, float, float]:
     """The mean of shares and the ends of its interval; NaN ends for a single value."""
     n, mean = len(values), float(values.mean())
     half = float(student.ppf(0.975, n - 1) * values.std() / math.sqrt(n)) if n > 1 else math.nan
-    return mean, max(0.0, mean - half), min(1.0, mean + half)
+    return mean, max(mean - half, 0.0), min(mean + half, 1.0)  # NaN stays
 
 
 def _correlation(x, y):

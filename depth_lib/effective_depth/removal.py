@@ -10,7 +10,7 @@ from .intervals import FEWEST, Estimate, half_width
 from .rules import as_array, without_gain
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(repr=False)
 class Removable:
     """Which blocks can be removed; as text a sentence, and what `remove_blocks` takes.
 
@@ -66,7 +66,7 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     if not {"removal_sizes", "removal_loss_by_prompt"} <= result.keys():
         raise ValueError("removable needs a result for whole blocks: dl.block_removal(llm, prompts).")
     by_prompt = as_array(result["removal_loss_by_prompt"]).astype(float)
-    by_prompt = by_prompt[np.isfinite(by_prompt[:, 0, 0])]  # nothing predicts a prompt of one token
+    by_prompt = by_prompt[np.isfinite(by_prompt).any((1, 2))]  # nothing predicts a prompt of one token
     sizes, n_layers = as_array(result["removal_sizes"]).astype(int), by_prompt.shape[-1]
     if note := without_gain(result):
         return Removable(0, None, n_layers, Estimate(np.nan, np.nan, np.nan), at_most, note)

@@ -27,6 +27,12 @@ def test_a_change_is_that_of_the_same_questions():
         accuracy_change(before, of([1] * 10))
 
 
+@pytest.mark.parametrize("result", [of([]), of([[0, 1]]), {"acc": 1}, [0, 1]])
+def test_what_is_no_list_of_right_and_wrong_answers_is_refused(result):
+    with pytest.raises(ValueError, match="give a result from choice_accuracy for one order of blocks"):
+        accuracy(result)
+
+
 @pytest.mark.parametrize("n", [10, 40, 200])
 @pytest.mark.parametrize("kept, gained", [(0.9, 0.1), (0.99, 0.02), (0.6, 0.4)])
 def test_the_intervals_cover_the_truth(n, kept, gained):

@@ -84,8 +84,8 @@ def test_the_possible_layers_are_those_of_all_curves_within_the_band(rule):
     """Every curve whose values are at the ends of the band, by brute force."""
     draw = np.random.default_rng(0)
     for _ in range(60):
-        low = draw.normal(size=5)
-        high = low + draw.exponential(0.7, 5)
+        low = draw.normal(size=5).round()  # some are exactly at the level
+        high = low + draw.exponential(0.7, 5).round()
         found = set()
         for corner in np.ndindex(*[2] * 5):
             gap = np.where(corner, high, low)
@@ -133,6 +133,29 @@ def test_a_difference_of_models_of_other_depths_is_in_shares_and_open_where_one_
     low, high = difference_interval(every, some, RULES["overlap"])
     assert low is not None and high is None
     assert difference_interval(some, every, RULES["overlap"])[0] is None
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_difference_of_different_prompts_has_the_ends_of_both_intervals(rule):
+    draw, open_ends = np.random.default_rng(0), 0
+    for _ in range(40):
+        ends, results = [], []
+        for n_layers in (5, 7):
+            curve = CURVES["slow"][rule][:: N_LAYERS // n_layers][:n_layers]
+            results.append(prompts_of(rule, curve + 0.6 * np.ptp(curve) * draw.normal(size=(4, n_layers))))
+            ends.append(
+                [None if end is None else (end + 1) / n_layers for end in depth_interval(results[-1], RULES[rule])]
+            )
+        (low, high), (low_after, high_after) = ends
+        if None in (low, low_after) and None in (high, high_after):
+            continue
+        found = difference_interval(*results, RULES[rule])
+        if None not in (high, low_after):
+            assert found[0] == pytest.approx(low_after - high)
+        if None not in (low, high_after):
+            assert found[1] == pytest.approx(high_after - low)
+        open_ends += None in found
+    assert open_ends > 3
 
 
 def test_the_depth_score_is_the_centre_of_the_mean_profile_with_the_error_of_a_ratio():

@@ -44,10 +44,15 @@ def test_choosing_among_starts_that_are_alike_does_not_flatter():
 
 
 def test_few_prompts_have_no_interval_and_where_nothing_is_cheap_enough_nothing_goes():
-    single = dl.removable(result_of(np.full((1, 3, 8), 0.01)))
+    of_one_token = np.full((2, 3, 8), np.nan)
+    single = dl.removable(result_of(np.concatenate([of_one_token, np.full((1, 3, 8), 0.01)])))
     assert single.n == 3 and single.loss.value == 0.01 and np.isnan(single.loss.low)
     assert "0.010 nats" in str(single) and "nan" not in str(single)
     assert dl.removable(result_of(np.full((6, 3, 8), 0.5)), at_most=0.5).n == 3, "at most: what costs just that goes"
+    for n, name in ((1, "Block 0 (1"), (2, "Blocks 0 and 1 (2"), (3, "Blocks 0 to 2 (3")):
+        assert str(dl.removable(result_of(np.full((6, n, 8), 0.01), range(1, n + 1)))).startswith(f"{name} of 8) can")
+    with pytest.raises(ValueError, match="at_most is nan; give nats per token"):
+        dl.removable(result_of(np.full((6, 3, 8), 0.5)), at_most=np.nan)
     none = dl.removable(result_of(np.full((6, 3, 8), 0.5)))
     assert (none.n, none.s) == (0, None)
     assert str(none).startswith("No block can be removed for 0.05 nats per token: the cheapest removal costs 0.500")

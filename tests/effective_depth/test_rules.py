@@ -1,5 +1,6 @@
 """The rules of effective depth, on curves made by hand and against the rule's text in plain Python."""
 
+import contextlib
 import math
 import random
 from pathlib import Path
@@ -38,6 +39,11 @@ def test_a_value_that_is_not_finite_is_an_error_that_names_metric_curve_and_laye
         effective_depth_kl(torch.tensor(broken))
     with pytest.raises(ValueError, match="^overlap: the curve is not finite at layer 2"):
         effective_depth_overlap(np.array(broken))
+
+
+def test_a_result_of_another_probe_is_refused_with_the_one_that_is_needed():
+    with pytest.raises(ValueError, match="kl needs res_kl_divs, or a result from logit_lens"):
+        effective_depth_kl({"att_cos": [0.1, 0.2]})
 
 
 @pytest.mark.parametrize("curve", [[], 0.5, [[0.1, 0.2]]])
@@ -96,3 +102,25 @@ def test_the_rules_equal_their_text_on_random_curves():
 def test_a_depth_that_is_no_layer_has_no_ratio(ed):
     with pytest.raises(ValueError, match=f"{ed} is not a layer of a model with 28 layers"):
         ratio(ed, 28)
+
+
+KL, GAIN = [2.0, 0.9, 0.1], {"loss": [2.0, math.nan], "shuffled_loss": [2.5, math.nan], "n_tokens": [5, 1]}
+
+
+@pytest.mark.parametrize(
+    "rule, result, depth",
+    [
+        (effective_depth_kl, {"res_kl_divs": [1.0, 0.4, 0.1]}, 1),
+        (effective_depth_kl, {"res_kl_divs": [0.99, 0.4, 0.1]}, None),
+        (effective_depth_kl, {"res_kl_divs": KL} | GAIN, 1),
+        (effective_depth_kl, {"res_kl_divs": KL} | GAIN | {"shuffled_loss": [2.49, math.nan]}, None),
+        (effective_depth_kl, {"res_kl_divs": KL} | GAIN | {"n_tokens": [1, 1]}, None),
+        (effective_depth_cosine, dict.fromkeys(("att_cos", "mlp_cos", "layer_cos"), [-0.125, 0.125]), 0),
+        (effective_depth_cosine, dict.fromkeys(("att_cos", "mlp_cos", "layer_cos"), [-0.124, 0.124]), None),
+    ],
+)
+def test_a_result_that_is_just_reliable_has_a_depth_and_one_below_is_warned_of(rule, result, depth):
+    if "att_cos" in result:
+        result = result | {"chance_cos": 0.1}  # 1.25 of these are needed
+    with pytest.warns(UserWarning, match="^no reliable depth: ") if depth is None else contextlib.nullcontext():
+        assert rule(result) == depth

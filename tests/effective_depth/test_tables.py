@@ -4,11 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import t as student
 from scipy.stats import ttest_1samp
 
 from depth_lib.effective_depth.over_models import over_models
 from depth_lib.effective_depth.rules import RULES
 from depth_lib.effective_depth.tables import CONTROL, depths, effective_depths, published_depths
+from depth_lib.params import facts_of
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.study import Study
 from tests.report.studies import write_depths, write_published
@@ -63,6 +65,12 @@ def test_notes_say_which_limit_is_missing_and_why_there_is_no_interval():
         effective_depths(result_of("layer_effects", 8))
 
 
+def test_of_an_unrolled_model_a_depth_is_a_number_of_passes_too():
+    lens = result_of("logit_lens", 8)
+    frame = effective_depths(lens | {"layer_passes": torch.tensor([0.0, 1, 2, 3]).repeat_interleave(2)})
+    assert frame.passes.tolist() == (4 * frame.ratio).tolist() and "passes" not in effective_depths(lens)
+
+
 def test_the_frame_is_read_back_by_pandas_without_options(published, tmp_path):
     frame = depths(Study(published))
     frame.to_csv(tmp_path / "depths.csv", index=False)
@@ -82,7 +90,16 @@ def test_over_the_papers_models_each_comparison_is_students_over_models(publishe
     assert (row.before, row.models) == ("hellaswag", 12)
     assert (row.estimate, row.low, row.high) == pytest.approx((change.mean(), ends.low, ends.high))
     size = found.query("question == 'size' and rule == 'kl'").iloc[0]
-    assert (size.before, size.after, size.models) == ("1.5 B", "32 B", 12) and size.low <= size.estimate <= size.high
+    assert (size.before, size.after, size.models) == ("1.5 B", "32 B", 12)
+    models = frame.query("rule == 'kl'").groupby("model").ratio.mean()
+    facts = [facts_of(model) for model in models.index]
+    groups = sorted({fact.training for fact in facts})
+    columns = [[np.log2(fact.billions), *(fact.training == group for group in groups)] for fact in facts]
+    fit = np.linalg.lstsq(np.array(columns, float), models.to_numpy(), rcond=None)
+    free = 12 - 1 - len(groups)
+    error = np.sqrt(fit[1][0] / free * np.linalg.inv(np.transpose(columns).astype(float) @ columns)[0, 0])
+    half, slope = student.ppf(0.975, free) * error, fit[0][0]
+    assert (size.low, size.estimate, size.high) == pytest.approx((slope - half, slope, slope + half))
     training = found.query("question == 'training' and rule == 'kl'")
     assert training.models.tolist() == [4, 4] and training.before.eq("base").all()
 

@@ -1,6 +1,5 @@
 """What a lens says of an answer, and when it says what the model does: against plain PyTorch, and the logit lens."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -39,18 +38,3 @@ def test_one_and_nothing_added_is_the_logit_lens_bit_for_bit(name, dtype):
     for probe, work in ((dl.logit_lens, [[SIXTY, "8 apples"]]), (dl.answer_lens, [QUESTION, ANSWER])):
         plain, translated = (probe(llm, *work, lens=lens) for lens in (None, IDENTITY))
         assert all(torch.equal(plain[key], translated[key]) for key in plain if torch.is_tensor(plain[key]))
-
-
-def generated(top1):
-    return {"res_top1": torch.tensor(top1), "generated": ["some"]}
-
-
-def test_the_speed_of_self_speculation_is_that_of_drawn_tokens():
-    """10,000 verifications, in each of which k drafts are accepted until one is not."""
-    stay, n_layers, draw = [0.2, 0.6, 0.9, 0.97], 4, np.random.default_rng(0)
-    frame = dl.early_exit(generated(stay))
-    for layer, k in ((1, 1), (2, 3), (3, 8)):
-        accepted = np.cumprod(draw.random((10_000, k)) < stay[layer], axis=1).sum(1)
-        assert frame.loc[layer, k] == pytest.approx((1 + accepted).mean() / (k * layer / n_layers + 1), rel=0.01)
-    best = frame[list(range(1, 9))]
-    assert (frame.speedup == best.max(axis=1)).all() and (frame.drafts == best.idxmax(axis=1)).all()

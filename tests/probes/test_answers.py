@@ -85,30 +85,6 @@ def test_a_last_block_that_alone_decides_makes_every_token_deep_thinking():
     assert frame.ratio.tolist() == [1, 1, 1] and frame.tokens.tolist() == [2, 20, 2] and frame.attrs["mean"] == 1
 
 
-def test_the_deep_thinking_ratio_is_that_of_its_definition():
-    torch.manual_seed(0)
-    jsd = [torch.rand(n, 20).half() for n in (30, 40, 50, 60, 70)]
-    for g, rho in ((0.5, 0.85), (0.1, 0.85), (0.05, 0.5)):
-        settling, truth = [], []
-        for of_response in jsd:
-            c = [next((l for l, d in enumerate(token) if d <= g), 20) for token in of_response.tolist()]
-            settling.append(torch.tensor(c).float())
-            truth.append(sum(layer >= -(-rho * 20 // 1) for layer in c) / len(c))
-        result = {"res_settled": torch.zeros(20), "jsd": jsd, "settling": settling}
-        if g != 0.5:
-            result["settling"] = [torch.zeros(1)] * 5
-        frame = dl.deep_thinking_ratio(result, g, rho)
-        assert frame.ratio.tolist() == pytest.approx(truth)
-    correct = [0, 1, 0, 1, 1]
-    frame = dl.deep_thinking_ratio(result, g, rho, correct)
-    ranks = frame[["ratio", "correct"]].rank().corr().iloc[0, 1]
-    assert frame.attrs["correlation"] == pytest.approx(ranks)
-    assert frame.attrs["correlation_low"] < ranks < frame.attrs["correlation_high"]
-    half = 2.776445 * frame.ratio.std() / 5**0.5
-    assert frame.attrs["low"] == pytest.approx(max(0, frame.ratio.mean() - half), abs=1e-6)
-    assert frame.attrs["mean"] == pytest.approx(frame.ratio.mean())
-
-
 def test_a_chat_model_that_is_given_plain_prompts_is_warned_of(toy, monkeypatch):
     monkeypatch.setattr(toy.tokenizer, "chat_template", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
     with pytest.warns(UserWarning, match="this model has a chat template, and these prompts do not use it; dl.chat"):
