@@ -77,7 +77,7 @@ def block_orders(
     longest = max(map(len, wanted))
     padded = torch.tensor([[*order, *[-1] * (longest - len(order))] for order in wanted], dtype=torch.float32)
     by_prompt = {f"order_{key}": value for key, value in found.items()}
-    return Result(
+    return Result(  # without llm: its axis is not the layers
         "block_orders",
         over_prompts(by_prompt) | {"orders": padded, "n_layers": torch.tensor([arch.n_layers], dtype=torch.float32)},
     )

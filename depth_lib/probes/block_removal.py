@@ -91,7 +91,7 @@ def block_removal(
         found = measure([order[:k] for k in range(1, n_layers + 1)])
         by_prompt = {key: value for key, value in found.items() if key.startswith("removal_")}
         found = over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
-        return Result(f"{part}_removal", found)
+        return Result(f"{part}_removal", found)  # without llm: its axis is not the layers
     tried = sizes_of(sizes, n_layers)
     by_prompt = _removed_in_a_row(measure, tried, len(ids), n_layers)
     while refined and (between := _between(by_prompt["removal_loss"], tried, n_layers)):
@@ -173,7 +173,8 @@ def _of_prompt(llm, arch, ids, removed, part, budget):
 def _passes(removed, n_rows):
     """The numbers of the removals that share a pass, at most n_rows each; a pass begins at their first block.
 
-    A removal from four blocks later on begins a pass of its own, if the one before has four rows already.
+    If a pass has four rows, a removal whose first block is at least four blocks later begins a new one: the blocks
+    that it saves cost more than a pass of its own.
     """
     passes = []
     for k in sorted(range(len(removed)), key=lambda k: min(removed[k])):

@@ -67,7 +67,7 @@ def measure_direct_effects(llm, arch, ids, answer):
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
-                before, (a, m, h) = h, read_block(block, arch, h)
+                before, (a, m, h) = h, read_block(block, arch, h)  # copies
                 added.append(torch.stack([a[0, predicting], m[0, predicting]]))  # [2, A, d]
                 if arch.rescales:  # h_{l+1} = k (h_l + a_l + m_l), so h_L has k a_l of it
                     k = rescaling(before.to(h.device).float() + a + m, h.float())

@@ -102,7 +102,7 @@ def integrated_gradients(
         raise ValueError(f'quadrature={quadrature!r} is not known; use "riemann" or a tolerance such as 0.01.')
     if method and (problem := not_among(("gradients", "increments"), "method=", method)):
         raise ValueError(problem)
-    for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):  # 9: two panels
+    for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):  # 9: those `converged` begins with
         if value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
     arch = arch_to_change(llm, at, whole="block", name="at")
@@ -229,10 +229,10 @@ def _read_blocks(llm, arch, ids):
     blocks = []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            read = sent_once(tracer, llm, arch)  # None, or for another process a function from a module to its output
+            read = sent_once(tracer, llm, arch)  # gives modules' outputs, if the model runs in another process
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
-                a, m, after = read_block(block, arch, h, read)
+                a, m, after = read_block(block, arch, h, read)  # copies
                 blocks.append((h, a, m, after))
                 h = after
             skip_head(llm, arch, h)
@@ -258,7 +258,7 @@ def _attend(block, arch, x):
         output = module.output
         added = hidden_states(output)
         of_module = (x if bias is None else x - bias) / scale
-        module.output = with_hidden_states(output, of_module.to(added).reshape(added.shape[:-1] + (-1,)))
+        module.output = with_hidden_states(output, of_module.to(added).reshape(added.shape))
         x = torch.zeros_like(x)  # the first module's output is all of it
 
 

@@ -69,7 +69,8 @@ def layer_effects(
     rows per prompt. Memory: the residual streams of one prompt.
     """
     arch = arch_to_change(llm, part)
-    cases, prompt_numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))  # of those that are long enough
+    # of prompts that are long enough, and their numbers for messages
+    cases, prompt_numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     how = {"remote": remote, "over": "prompts", "label": f"{part} effects, {mode}", "numbers": prompt_numbers}
     effects = run(measure_layer_effects, llm, arch, cases, mode, part, budget, **how)
     # over prompts: maxima of max_<key>, means of <mode>_kl

@@ -55,7 +55,8 @@ def local_effects(
     Cost: one forward pass per prompt, and (L − 1) / 2 more for each position.
     """
     arch = arch_to_change(llm)
-    cases, prompt_numbers = skips_of(llm, prompts, mode, ("future", "all"))  # of those that are long enough
+    # of prompts that are long enough, and their numbers for messages
+    cases, prompt_numbers = skips_of(llm, prompts, mode, ("future", "all"))
     how = {"remote": remote, "over": "prompts", "label": f"local effects, {mode}", "numbers": prompt_numbers}
     effects = run(measure_local_effects, llm, arch, cases, mode, budget, **how)
     return Result("local_effects", over_prompts(effects), llm)

@@ -104,11 +104,11 @@ def _of_prompt(llm, arch, ids, first):
     residuals, measures = [], []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            read = sent_once(tracer, llm, arch)  # None, or for another process a function from a module to its output
+            read = sent_once(tracer, llm, arch)  # gives modules' outputs, if the model runs in another process
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
                 residuals.append(h[0, first:])
-                a, m, after = read_block(block, arch, h, read)
+                a, m, after = read_block(block, arch, h, read)  # copies
                 measures.append(_measures(h[0, first:].to(a.device).float(), a[0, first:], m[0, first:], arch.parallel))
                 h = after
             residuals.append(h[0, first:])

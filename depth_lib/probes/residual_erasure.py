@@ -106,6 +106,7 @@ def erase(llm, arch, ids, erased, layers, baseline_prompts, budget, tick):
     def erase_one(k, h):  # for `rounding_floor`: the k-th of eight tokens all over the prompt, in both runs of a pair
         h[k * len(h) // 8] = u[0].to(h)
 
+    # all layers of one case together: rows that are compared at the same positions share a product with the unembedding
     cases = [(name, k, *case) for name in erased for case in erased[name] for k in range(len(at))]
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
