@@ -31,9 +31,9 @@ Source = Mapping | TransformersModel | str | Path
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What `compare` returns; as text it is its frame.
+    """The result of `compare`. Printing it shows `frame`.
 
-    results: (dataset, probe) -> name -> result; dataset is "" where it is not known.
+    - results: (dataset, probe) -> name -> result; an unknown dataset is ""
     """
 
     results: Mapping[tuple[str, str], Mapping[str, Mapping]]
@@ -43,11 +43,16 @@ class Comparison:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row per dataset, rule and model beside the first. Columns:
+        """A DataFrame with one row per dataset, rule and model after the first.
 
-        dataset, rule; first, second: the names; ed_first, ed_second: the depths, layers; ratio_first, ratio_second;
-        difference: ratio_second − ratio_first; low, high: its 95 % interval (NA: no limit, or none);
-        prompts: how many the second has; note: why something is missing, or how prompts were compared.
+        - dataset, rule
+        - first, second: names of the two models
+        - ed_first, ed_second: their effective depths, layers
+        - ratio_first, ratio_second: (layer + 1) / L
+        - difference: ratio_second − ratio_first
+        - low, high: the 95 % interval of the difference; NA without an interval or a limit
+        - prompts: the number of the second model's prompts
+        - note: why a value is missing, or how prompts were compared
         """
         rows = [
             {"dataset": dataset, "rule": name, "first": first, "second": second}
@@ -63,9 +68,11 @@ class Comparison:
         return pd.DataFrame(rows, columns=COLUMNS).astype(whole | shares)
 
     def plot(self, kind: str = "") -> list[Figure]:
-        """Draw a kind of figure, or those of `FIGURES` that all results allow: a figure per dataset.
+        """Draw a figure of all models, one per dataset. Curves share a panel; each model has its own row of heat maps.
 
-        Curves are in one panel, heat maps in a row for each model. ValueError for a kind that they do not allow.
+        - kind: the figure's name; by default every one of `FIGURES` that the results have the keys for
+
+        Raises ValueError if not all results have what the figure needs.
         """
         figures = [figure for name in ([kind] if kind else FIGURES) for _, figure in self._drawn(name)]
         if kind and not figures:
@@ -73,7 +80,7 @@ class Comparison:
         return figures
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write the frame as depths.csv, and the figures as .png and .pdf; the paths written."""
+        """Write the frame as depths.csv and the figures as .png and .pdf, and return the paths of the .csv and .png."""
         folder = writable_folder(folder, ValueError)
         self.frame.to_csv(folder / "depths.csv", index=False)
         drawn = [(name, figure) for kind in FIGURES for name, figure in self._drawn(kind)]

@@ -44,7 +44,7 @@ def linear_maps(
 
     - source, target: from `load_model`, with the same tokenizer
     - texts: list of strings; every tenth is held out
-    - what: "residual" (h_0 to h_L) or "contribution" (what each block adds)
+    - what: "residual" (h_0 to h_L) or "contribution" (a_l + m_l of each block)
 
     Returns float32, with M + 1 source and N + 1 target layers (contributions: M and N):
 
@@ -101,7 +101,7 @@ def stretch(result: Mapping) -> Estimate:
     Cost: no forward pass.
     """
     if not isinstance(result, Mapping) or "relative_sums" not in result:
-        raise ValueError("stretch needs what dl.linear_maps(source, target, texts) returned.")
+        raise ValueError("stretch needs a result of dl.linear_maps(source, target, texts).")
     sums, n_tokens = as_array(result["relative_sums"]).astype(float), as_array(result["n_tokens"])[:, None, None]
     if len(sums) < FEWEST:
         raise NoInterval(f"{len(sums)} held-out texts are too few; take {FEWEST} or more")

@@ -35,7 +35,14 @@ model, tokenizer = (kind.from_pretrained("{folder}") for kind in (AutoModelForCa
 
 @dataclass(frozen=True, repr=False)
 class Pruned:
-    """The shorter model, the removed blocks and, if choices were given, a sentence on the accuracy before and after."""
+    """The result of `prune`. Printing it shows the removed blocks, and the accuracy before and after.
+
+    - removable: the removed blocks
+    - model: the shorter model
+    - accuracy: a sentence on the accuracy before and after, or ""
+    - base: the name of the original model
+    - n_prompts: the number of prompts on which the blocks were chosen and measured
+    """
 
     removable: Removable
     model: TransformersModel
@@ -44,13 +51,12 @@ class Pruned:
     n_prompts: int
 
     def __repr__(self) -> str:
-        """The removed blocks, and the accuracy before and after."""
         return f"{self.removable}\n{self.accuracy}".strip()
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model, its tokenizer and a model card, README.md, as a folder that transformers reads.
+        """Write a folder that transformers reads, and return the path of its model card, README.md.
 
-        Raises ValueError for a model whose config cannot say which blocks it has.
+        Raises ValueError if the config cannot say which blocks the model has.
         """
         save_model(self.model, folder)
         card = _CARD.format(

@@ -152,14 +152,18 @@ class Run:
     >>> run.result("logit_lens")["res_kl_divs"].shape
     torch.Size([4])
 
-    - cell: names and values of parameters, as in a params file; other names are ignored, but one in capitals that is
-      close to a parameter's is an error
-    - prompts: your own list of strings; give DATASET a name of your own with it
+    - cell: names and values of parameters, as in a params file. Other names are ignored, but a misspelt parameter in
+      capitals is an error
+    - prompts: your own list of strings; DATASET is then a name of your own
 
-    `folder` holds the results, `prompts` the texts, `params` the parameters, and `llm` the model, loaded on first
-    use.
+    Attributes:
 
-    Raises ParamsError with every wrong parameter.
+    - folder: the folder of the results
+    - prompts: the texts
+    - params: the parameters
+    - llm: the model, loaded on first use
+
+    Raises ParamsError, which lists every wrong parameter.
     Cost: no forward pass; `result` computes missing results.
     """
 
@@ -203,12 +207,12 @@ class Run:
 
     @property
     def on_server(self) -> bool:
-        """Whether the run is on NDIF, or another host with its protocol."""
+        """Whether the run is on NDIF or a different server with NDIF's protocol."""
         return self.remote not in (False, "local")
 
     @property
     def asked(self) -> dict[str, tuple[str, dict]]:
-        """The results that the run asks for, by name: the probe, and what is changed in its call."""
+        """The requested results: name -> (probe, changed arguments)."""
         params = self.params
         asked = {probe: (probe, {}) for probe in params.PROBES}
         if params.LENS and "logit_lens" in asked:
@@ -221,20 +225,20 @@ class Run:
 
     @property
     def lacking(self) -> list[str]:
-        """The names of the requested results that are not done."""
+        """Names of the requested results that are not done."""
         return [name for name, (probe, changed) in self.asked.items() if not self.is_done(probe, **changed)]
 
     def path(self, probe: str, **changed: object) -> Path:
-        """The file of a probe's result; changed: as in `result`."""
+        """The path of a probe's result. `changed`: as in `result`."""
         return self.folder / ARTIFACTS[probe].name(self.params.N_EXAMPLES, self.pair.label, label_of(changed))
 
     def is_done(self, probe: str, **changed: object) -> bool:
-        """Whether the result exists, with these settings and from the current version of its probe."""
+        """Whether the result exists, with the run's settings and from the current version of its probe."""
         path = self.path(probe, **changed)
         return path.exists() and not is_damaged(path) and not why_not_done(path, self.made_from(probe))
 
     def made_from(self, *probes: str) -> dict:
-        """The settings that determine these probes' results. All but the texts are the same for a whole run."""
+        """The settings that determine these probes' results; only the texts may differ within a run."""
         params = self.params
         how = {"dtype": params.DTYPE, "quantization": params.QUANTIZATION, "remote": False}
         if self.on_server:  # it chooses these itself
@@ -316,19 +320,20 @@ class Run:
 
     @cached_property
     def responses(self) -> list[str] | None:
-        """The stored response to each question, where the dataset's file names their field, ANSWERS; else None."""
+        """The stored response to each question, if ANSWERS in the dataset's params file names a field for them;
+        otherwise None."""
         if self.params.PART == "all" or not (find_dataset(self.params.DATASET) or {}).get("ANSWERS"):
             return None
         return self._load(load_prompts, self.params.DATASET, part="answer")
 
     @cached_property
     def examples(self) -> list:
-        """N_EXAMPLES questions of each level of difficulty; PromptError if the dataset has no levels."""
+        """N_EXAMPLES questions per level of difficulty. Raises PromptError if the dataset has no levels."""
         return self._load(load_examples, self.params.DATASET, seed=self.params.SEED)
 
     @cached_property
     def choices(self) -> list:
-        """N_EXAMPLES questions of HellaSwag; if SOURCE is a file of prompts, those that ship with the package."""
+        """N_EXAMPLES HellaSwag questions, from the shipped ones if SOURCE is a file of prompts."""
         return shipped_choices(self.params.N_EXAMPLES, self.params.SOURCE)
 
     @cached_property
@@ -356,7 +361,7 @@ class Run:
 
     @cached_property
     def llm(self) -> Any:
-        """The model, loaded on first use: when the first result has to be computed."""
+        """The model, loaded on first use."""
         from .models.load import load_model
         from .models.memory import check_fits
         from .models.unroll import unroll
@@ -374,19 +379,17 @@ class Run:
         return llm if params.PASSES == 1 else load_model(unroll(llm._module, params.PASSES), llm.tokenizer)
 
     def begin(self) -> None:
-        """Print the parameters, claim the folder, and load the model if a result is missing; common errors appear
-        here.
-        """
+        """Print the parameters, claim the folder, and load the model if a result is missing."""
         print(self.params)
         self.settle(*self.params.PROBES)
         if self.lacking:
             self.llm  # noqa: B018 (is loaded)
 
     def result(self, probe: str, **changed: object) -> dict | None:
-        """The result of a probe, read or computed; None if PROBES leaves it out and it is missing.
+        """The result of a probe, read or computed; None if it is missing and the probe is not in PROBES.
 
-        - probe: its name
-        - changed: arguments of the probe to change, such as part="mlp"; they become part of the file's name
+        - probe: the probe's name
+        - changed: changed arguments of the probe, such as part="mlp"; they become part of the file's name
 
         Raises OtherSettings if the folder has results with different settings and REPLACE is not set, and ParamsError
         for an unknown argument. Errors of the model, the prompts, the probe and the disk are passed on.
@@ -424,13 +427,13 @@ class Run:
             raise ParamsError(problem)
 
     def further(self) -> Iterator[tuple[str, dict]]:
-        """Pairs (probe, result) of all further probes, without the control's results."""
+        """Yield (probe, result) for every requested probe beyond the papers' five, without the control's results."""
         for name, (probe, changed) in self.asked.items():
             if name not in FIVE_PROBES and (result := self.result(probe, **changed)) and changed != RANDOM:
                 yield probe, result
 
     def depths(self) -> list[str]:
-        """The run's effective depths in words. Raises MissingArtifact if there is no result yet."""
+        """The run's effective depths in words. Raises MissingArtifact if the run has no results yet."""
         from .report.table import depth_lines
         from .results.study import Study
 
@@ -474,7 +477,7 @@ class Run:
             write_together({self.folder / RECORD: json.dumps(record, indent=1).encode()})
 
     def settings(self, probe: str) -> dict:
-        """The arguments of the probe: those of its row in ARTIFACTS, with this run's question and answer."""
+        """The probe's arguments: those in its row of `ARTIFACTS`, with the run's question and answer."""
         row = ARTIFACTS[probe]
         pair = {"question": self.pair.question, "answer": self.pair.answer} if row.of_pair else {}
         return {**row.settings, **pair}

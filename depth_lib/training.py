@@ -32,7 +32,7 @@ class DepthLog:
     """The effective depths of a model on the same prompts, over training steps.
 
     - prompts: list of strings
-    - tokenizer: the model's
+    - tokenizer: the model's tokenizer
     - path: a .csv file, rewritten after each measurement
     """
 
@@ -46,10 +46,13 @@ class DepthLog:
         self._rows, self._kl = [], []
 
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Measure a transformers model as it is now, and return the row of this step.
+        """Measure a transformers model now, and return its row of `to_frame`.
 
-        Runs `relative_contribution` and `logit_lens` without gradients, and keeps every module's mode. A missing depth
-        is NaN, and `reason` says why. Weights that became NaN give a row of NaN.
+        - model: the transformers model in training; every module keeps its mode
+        - step: the number of the training step
+
+        Runs `relative_contribution` and `logit_lens` without gradients. A missing depth is NaN, and `reason` says why.
+        Weights that became NaN give a row of NaN.
 
         Raises ValueError for weights that are sharded over processes, and ModelError as `load_model` does.
         Cost: two forward passes per prompt, and the unembedding of every layer.
@@ -87,21 +90,24 @@ class DepthLog:
         return row
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per measurement.
+        """A DataFrame with one row per measurement.
 
-        - step
+        - step: as given to `measure`
         - loss: the mean loss of the prompts, nats per token
         - cosine, kl, overlap: the ratios (layer + 1) / L; NaN without a depth
-        - largest_kl: nats
+        - largest_kl: the lens's largest KL divergence over layers, nats
         - reason: why a depth is missing, or ""
-        - kl_0, kl_1, …: the lens's KL divergence at each layer
+        - kl_0, kl_1, …: the lens's KL divergence at each layer, nats
         """
         kl = [{f"kl_{l}": value for l, value in enumerate(of_layers)} for of_layers in self._kl]
         return pd.concat([pd.DataFrame(self._rows), pd.DataFrame(kl)], axis=1)
 
     @plt.rc_context(STYLE)  # pyright: ignore[reportCallIssue] (it decorates, too)
     def plot(self) -> Figure:
-        """Draw the ratios of effective depth over steps, and below them the KL divergence of each layer."""
+        """Draw the ratios of effective depth over steps, and below them the KL divergence of each layer.
+
+        Raises ValueError before the first measurement.
+        """
         frame = self.to_frame()
         if frame.empty:
             raise ValueError("nothing was measured yet: log.measure(model, step).")
@@ -125,9 +131,9 @@ class DepthCallback(TrainerCallback):
     - every: steps between measurements; the first and the last step are measured too
     - tokenizer: by default the Trainer's own
 
-    `log` is its `DepthLog`, written to depth_log.csv in the Trainer's folder. Each measurement is also an entry of
-    `trainer.state.log_history`: step, prompts_loss and, where there is a depth, depth_cosine, depth_kl and
-    depth_overlap.
+    `callback.log` is a `DepthLog`, written to depth_log.csv in the Trainer's folder. Each measurement also adds an
+    entry to `trainer.state.log_history`: `step`, `prompts_loss` and, where found, `depth_cosine`, `depth_kl` and
+    `depth_overlap`.
     """
 
     @with_checked_kinds

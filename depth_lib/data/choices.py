@@ -28,10 +28,10 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
     ' puts the cookies on a tray and opens the oven.'
 
     - dataset: one whose rows have the fields ctx, endings and label
-    - n_examples: how many; if there are fewer, all are used, with a warning
+    - n_examples: the number of questions; if there are fewer, all are used, with a warning
     - source: as for `load_prompts`
 
-    Returns a list of Choice(context, endings, label).
+    Returns a list of Choice(context, endings, right), where `right` is the index of the right ending.
 
     Raises PromptError for a row without these fields, and as `load_prompts` does.
     Cost: no forward pass.

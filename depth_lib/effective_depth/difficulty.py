@@ -16,7 +16,7 @@ def importance(result: Mapping, effect: str) -> np.ndarray:
     """How much each skipped layer matters to each example, [E, L].
 
     effect: "output", the effect on the output, or "layer", the mean effect on later layers,
-    Σ_{l>s} D[s, l] / max(L − 1 − s, 1). result: what `depth_by_difficulty` returned.
+    Σ_{l>s} D[s, l] / max(L − 1 − s, 1). result: from `depth_by_difficulty`.
     """
     effects = as_array(result[f"{effect}_effect"]).astype(float)
     if effect == "output":

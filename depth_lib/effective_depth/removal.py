@@ -12,11 +12,14 @@ from .rules import as_array, without_gain
 
 @dataclass(repr=False)
 class Removable:
-    """Which blocks can be removed; as text a sentence, and what `remove_blocks` takes.
+    """The blocks that can be removed. Printed, it is a sentence; `remove_blocks` accepts it as `s`.
 
-    n, s: blocks s to s + n - 1 can go; n is 0 and s None where none can.
-    loss: the rise in nats per token on prompts that did not choose them, with its 95 % interval (NaN: no interval).
-    n_layers: blocks of the model; at_most: the allowed rise; note: why the answer is unknown.
+    - n, s: blocks s to s + n - 1 can be removed; if no block can be, n is 0 and s is None
+    - loss: the rise in nats per token on the prompts that were not used to choose the blocks, with its 95 % interval
+      (NaN: no interval)
+    - n_layers: blocks of the model
+    - at_most: the allowed rise, nats per token
+    - note: why the answer is unknown, or ""
     """
 
     n: int

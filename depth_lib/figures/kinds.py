@@ -157,15 +157,14 @@ def _orders(kind: str, sizes: Mapping[int, str]) -> Callable[[Mapping], Values]:
 
 
 _GRADIENTS = (
-    "Attribution of the summed probabilities of the answer's tokens to {} at each token. The colours end at the 98th "
-    "percentile, without the first token."
+    "Attribution of the summed probabilities of the answer's tokens to {} at each token. The colour scale "
+    "ends at the 98th percentile of all tokens but the first."
 )
 _SKIPS = (
     "Largest relative change in what a later block adds (column) when a block's {} is skipped (row). Future tokens: it "
     "is skipped before a position drawn at random, and the change is measured from there on. All tokens: it is skipped "
     "everywhere but at the first token. Values above 1 share the last colour."
 )
-_FUTURE = "The filled bars are later tokens only, the line all tokens."
 
 
 def _effects(part: str, of: str) -> dict[str, Kind]:
@@ -249,7 +248,8 @@ KINDS: dict[str, Kind] = {
         "relative_contribution",
         {"progress": ""},
         "Progress of the residual stream towards its final state",
-        "Share of the straight line from the embeddings to the final state, mean over tokens.",
+        "How far the residual stream has moved along the straight line from the embeddings (0) to the final state (1), "
+        "mean over tokens.",
         "Progress",
         INPUT,
     ),
@@ -271,7 +271,8 @@ KINDS: dict[str, Kind] = {
         "local_effects",
         {"max_future_local": "future tokens", "max_all_local": "all tokens"},
         "Direct effect of a layer on later ones",
-        "As the effect of skipping, but what the block added (row) is taken out of one later block's input only.",
+        "Like the effect of skipping, but the block's contribution (row) is removed from the input of only one later "
+        "block (column).",
         "Block taken out",
         "Effect on block",
         "map of later layers",
@@ -360,8 +361,9 @@ KINDS: dict[str, Kind] = {
         "answer_lens",
         _said,
         "What each layer would say",
-        "Most likely next token at the input of each block, before each token of the answer (nostalgebraist 2020). Of "
-        "more than 16 inputs, every k-th and the last. Colour: KL divergence from the output (nats).",
+        "Most likely next token at the input of each block, before each token of the answer (nostalgebraist 2020). If "
+        "there are more than 16 inputs, only every k-th and the last are shown. Colour: KL divergence from the output "
+        "(nats).",
         "Token of the answer",
         INPUT,
         "words",
@@ -370,7 +372,7 @@ KINDS: dict[str, Kind] = {
         "residual_erasure",
         {"erasure_effect": ""},
         "Residual erasure",
-        "Change in the answer's probabilities (norm) when one token's residual stream is replaced by the average one.",
+        "Change in the answer's probabilities (norm) when one token's residual stream is replaced by the average.",
         INPUT,
         "Token",
         "map",
@@ -382,7 +384,7 @@ KINDS: dict[str, Kind] = {
         {"future_erasure": "this token", "past_erasure": "all tokens before it"},
         "Effect of erasure on all later predictions",
         "Largest change in any later prediction (norm) when this token, or all before it but the first, is replaced by "
-        "the average one.",
+        "the average.",
         INPUT,
         "Token",
         "map",
@@ -403,7 +405,7 @@ KINDS: dict[str, Kind] = {
         "block_removal",
         _removals,
         "Cost of removing consecutive blocks",
-        "Rise in the loss (nats per token) when n blocks are removed, starting with this one.",
+        "Rise in the loss (nats per token) when n blocks are removed, starting with this block.",
         "Loss increase (nats)",
         "First removed block",
     ),
@@ -412,7 +414,8 @@ KINDS: dict[str, Kind] = {
             f"{part}_removal",
             {"removal_loss": ""},
             f"Cost of removing the {part.replace('mlp', 'MLP')} of several blocks",
-            "Rise in the loss (nats per token) without this one and all before it; the cheapest goes first (LLM-Drop).",
+            "Rise in the loss (nats per token) when the parts up to this place in the order are removed, cheapest "
+            "first (LLM-Drop).",
             "Loss increase (nats)",
             "Place in the order of removal, from 0",
         )
@@ -422,7 +425,7 @@ KINDS: dict[str, Kind] = {
         "block_orders",
         _orders("repeats", {n: f"n = {n}" for n in range(1, 9)}),
         "Cost of running consecutive blocks twice",
-        "Rise in the loss (nats per token) when n blocks run twice in a row; below zero the model gets better.",
+        "Rise in the loss (nats per token) when n blocks run twice in a row; below 0, the loss falls.",
         "Loss increase (nats)",
         "First repeated block",
     ),
@@ -430,7 +433,7 @@ KINDS: dict[str, Kind] = {
         "block_orders",
         _orders("reversals", {2: ""}),
         "Cost of swapping neighbouring blocks",
-        "Rise in the loss (nats per token).",
+        "Rise in the loss (nats per token) when this block and the next are swapped.",
         "Loss increase (nats)",
         "First block",
     ),
@@ -438,7 +441,7 @@ KINDS: dict[str, Kind] = {
         "depth_by_difficulty",
         _maps_by_level,
         "Effect of skipping a layer, by difficulty",
-        "Relative change in what a later block adds from the answer on, mean over examples.",
+        "Relative change, from the answer on, in what a later block adds; mean over examples.",
         "Block skipped",
         "Effect on block",
         "map of later layers",
@@ -460,8 +463,8 @@ KINDS: dict[str, Kind] = {
         "depth_by_difficulty",
         _scores,
         "Depth score by difficulty",
-        "Centre of mass over layers of the effect of skipping each before the answer, with its 95 % interval over "
-        "questions. Hollow: the interval reaches the first or the last layer, or there are fewer than 3 questions.",
+        "Mean layer, weighted by the effect of skipping it before the answer, with its 95 % interval over questions. "
+        "Hollow: the interval reaches the first or the last layer, or there are fewer than 3 questions.",
         "Layer",
         "Level of difficulty",
         "scores",
@@ -493,8 +496,8 @@ def kinds_of(probe: str, result: Mapping) -> list[str]:
     >>> dl.kinds_of("logit_lens", {"res_kl_divs": [8.0, 5.0, 3.0, 1.0]})
     ['lens_kl']
 
-    - probe: its name
-    - result: what it returned
+    - probe: the probe's name
+    - result: the probe's result
 
     Cost: no forward pass.
     """

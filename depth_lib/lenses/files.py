@@ -49,8 +49,8 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
       (`params.pt` and `config.json`). On the Hub: `owner/name/path`, with `spaces/` before it for a Space
     - revision: branch, tag or commit on the Hub
 
-    Published Jacobian files number the outputs of blocks: A_{l+1} = J[l]. They have no matrix for the embeddings,
-    so A_0 is the identity, and a warning says so. Tuned lenses number inputs: A_l = 1 + W_l.
+    Published Jacobian files are indexed by the outputs of blocks: A_{l+1} = J[l]. They have no matrix for the
+    embeddings, so A_0 is the identity, and a warning says so. Tuned lenses are indexed by inputs: A_l = 1 + W_l.
 
     Returns a Lens, as `fit_lens` does.
 

@@ -72,7 +72,7 @@ def arch_to_change(llm: TransformersModel, part: str = "layer", whole: str = "la
     if not arch.can_skip_blocks:
         raise ValueError(READS_MORE)
     if part != whole and not arch.parts:
-        raise ValueError("what attention and MLP of this model add is not known; use whole blocks.")
+        raise ValueError("attention and MLP of this model cannot be told apart; use whole blocks.")
     return arch
 
 

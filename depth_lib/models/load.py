@@ -220,7 +220,7 @@ def _recorded(source, found, **options):
     llm = TransformersModel(source, rename=aliases(found), **options)
     RECORDS[llm] = Record(found)
     if found.parts is None:
-        warn(f"{name_of(llm)}: {found.missing}. What attention and MLP add is not known: what needs it is NaN.")
+        warn(f"{name_of(llm)}: {found.missing}. Attention and MLP cannot be told apart; their values are NaN.")
     return llm
 
 

@@ -29,11 +29,11 @@ def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersMod
     2
 
     - llm: from `load_model`
-    - s: the first block to remove, or what `dl.removable` returned
-    - n: how many
+    - s: the first block to remove, or a Removable from `dl.removable`
+    - n: the number of blocks to remove
 
-    Returns a model for every probe and for `dl.save_model`. `model._module` is the transformers model, for
-    `generate`. If its config cannot say which blocks were kept, a warning says so and saving is refused.
+    Returns a model that works with every probe and with `dl.save_model`. `model._module` is the transformers model,
+    for `generate`. If its config cannot say which blocks were kept, a warning says so and saving is refused.
 
     Raises ValueError for blocks that the model does not have, if none is left, or if it is spread over several
     devices.
@@ -41,7 +41,7 @@ def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersMod
     """
     known(llm)
     if isinstance(s, Mapping):
-        raise ValueError("this is a result; give what dl.removable(result) returns, or s and n.")
+        raise ValueError("this is a result; give dl.removable(result), or s and n.")
     s, n = stretch_of(s) if hasattr(s, "n") else (s, n)
     return reorder_blocks(llm, order_without(s, n, len(llm.blocks)))
 
@@ -50,7 +50,7 @@ def stretch_of(removed: Any) -> tuple[int, int]:
     """The first block and the number of blocks of (s, n), or of a Removable; ValueError if it removes none."""
     if not hasattr(removed, "n"):
         if not isinstance(removed, Sequence) or isinstance(removed, str) or len(removed) != 2:
-            raise ValueError(f"removed is {removed!r}; give (s, n), or what dl.removable returned.")
+            raise ValueError(f"removed is {removed!r}; give (s, n), or dl.removable(result).")
         return removed[0], removed[1]
     if not removed.n:
         raise ValueError("no block can be removed at this cost; ask dl.removable with a larger at_most.")
@@ -80,8 +80,8 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     - llm: from `load_model`
     - order: block numbers, which may repeat or be absent
 
-    Returns a model for every probe and for `dl.save_model`, which saves a repeated block as several copies. If its
-    config cannot say which blocks run, a warning says so and saving is refused.
+    Returns a model that works with every probe and with `dl.save_model`, which saves a repeated block as several
+    copies. If its config cannot say which blocks run, a warning says so and saving is refused.
 
     Raises ValueError for an order that is empty or has unknown numbers, or if the model is spread over several
     devices, and ModelError if its weights are not here.

@@ -51,7 +51,7 @@ def block_accuracy(
 
     Raises ValueError as `choice_accuracy` does, for an empty list of orders, and for a block number outside 0..L − 1.
     Sources: 2605.14075; 2510.02091; 2602.01997 (arXiv), on importance by loss and by accuracy.
-    Cost: one forward pass per ending, and about L / 2 more for all single blocks.
+    Cost: one forward pass per ending, and about L / 2 more to remove each block in turn.
     """
     arch = arch_to_change(llm)
     n_layers = arch.n_layers

@@ -49,7 +49,8 @@ def block_removal(
     - prompts: list of strings
     - sizes: a list of n; "doubling" (1, 2, 4 … up to half of the blocks); "refined" (these, then those needed to find
       out how many blocks can be removed for 0.05 nats); or "all". Blocks s..s + n − 1 are removed for every s
-    - part: "layer", or "attention" or "mlp": removed from one block, then from more, cheapest first
+    - part: "layer" removes whole blocks; "attention" or "mlp" removes this part of one block, then of more, cheapest
+      first
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 

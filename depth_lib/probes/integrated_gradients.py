@@ -71,7 +71,7 @@ def integrated_gradients(
       added where they are missed most, until the error is below that share of max |igrads[l]|
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
-    - at: "block", or "attention" or "mlp": x is a_l or m_l, and what follows is recomputed
+    - at: "block" (x is h_{l+1}), "attention" (a_l) or "mlp" (m_l); for the last two, everything after x is recomputed
     - method: "gradients", or "increments" (forward passes only); by default gradients, and increments on a server
       that returns no gradients
     - max_nodes: the largest number of nodes per block

@@ -184,8 +184,8 @@ the number of layers.
 
 {depths_table}
 
-**The difference of two models**, {differences} studies each, 10 prompts. The second is three layers earlier. Where both
-read the same prompts, the same prompt is left out of both.
+**The difference of two models**, {differences} studies each, 10 prompts. The second model's depth is three
+layers earlier than the first's. Where both read the same prompts, the same prompt is left out of both.
 
 {differences_table}
 

@@ -111,8 +111,9 @@ def section(rows: pd.DataFrame) -> str:
     return f"""## What random weights reach
 
 Printed by `python -m tests.effective_depth.null`: {len(rows)} untrained models, two of each of {len(KINDS)}
-architectures, on five prompts of GSM8K. One has transformers' initial weights; in the other, every weight is drawn at
-random. They are {min(WIDTHS)} to {max(WIDTHS)} wide and have {min(DEPTHS)} to {max(DEPTHS)} blocks.
+architectures, on five prompts of GSM8K. One has the weights that transformers initialises; in the other, every weight
+is redrawn on a larger scale, which spreads the logits. The models
+are {min(WIDTHS)} to {max(WIDTHS)} wide and have {min(DEPTHS)} to {max(DEPTHS)} blocks.
 
 {table(rows)}
 

@@ -35,7 +35,7 @@ def test_a_block_that_normalises_the_residual_is_read_as_a_whole(name, tmp_path)
     assert curves["layer_cos"].isfinite().all() and curves["rc_layer"].isfinite().all()
     assert dl.effective_depth_cosine(curves["att_cos"], curves["mlp_cos"], curves["layer_cos"]) is None
     for ask in (lambda: dl.layer_effects(llm, ["abc"], "all", part="mlp"), lambda: gradients(llm, at="attention")):
-        with pytest.raises(ValueError, match="what attention and MLP of this model add is not known"):
+        with pytest.raises(ValueError, match="attention and MLP of this model cannot be told apart"):
             ask()
 
 
@@ -239,7 +239,7 @@ def test_a_model_that_reads_images_too_is_as_long_as_its_language_model():
 def test_what_a_remote_model_cannot_be_asked_is_said_when_it_is_loaded(tmp_path):
     tiny("openai-gpt").save_pretrained(tmp_path)
     char_tokenizer().save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match="What attention and MLP add is not known: what needs it is NaN"):
+    with pytest.warns(UserWarning, match="Attention and MLP cannot be told apart; their values are NaN"):
         dl.load_model(tmp_path, remote=True)
 
 

@@ -87,7 +87,7 @@ def looped(request, monkeypatch):
     return model, both
 
 
-@pytest.mark.filterwarnings("ignore:.*read block by block|.*What attention and MLP add is not known")
+@pytest.mark.filterwarnings("ignore:.*read block by block|.*Attention and MLP cannot be told apart")
 @pytest.mark.parametrize("between", others_slow([False, True], [True]))
 @pytest.mark.parametrize("passes", others_slow([2, 3, 4], [3]))
 def test_curves_effects_and_removal_are_those_of_a_plain_loop_in_float64(looped, passes, between):
@@ -172,7 +172,7 @@ def ouro(monkeypatch):
     return families.drawn(tf.LlamaConfig(**families.SHAPE | {"num_hidden_layers": 3}, total_ut_steps=4))
 
 
-@pytest.mark.filterwarnings("ignore:.*What attention and MLP add is not known")
+@pytest.mark.filterwarnings("ignore:.*Attention and MLP cannot be told apart")
 def test_a_model_with_a_loop_of_its_own_gives_its_own_logits_at_every_exit(ouro):
     ids = torch.tensor([char_tokenizer()(TEXTS[0])["input_ids"]])
     with torch.no_grad():
