@@ -75,8 +75,10 @@ def pytest_collection():
     return collected
 
 
-# What takes long, in this order; the many short tests come last and fill up.
-LONG = ("remote", "real", "test_pages", "effective_depth/test_no_signal", "models/test_kinds", "probes/test_probes")
+# What takes long, in this order; the many short tests come last and fill up. The first starts the loopback server and
+# waits for none: while that imports what it needs, tests/results run.
+LONG = ("remote/test_faults.py::test_a_host_where_nobody_listens", "results", "remote", "real", "test_pages")
+LONG += ("effective_depth/test_no_signal", "models/test_kinds", "probes/test_probes")
 LONG += ("sweep/test_make", "test_notebooks", "figures", "report")
 LONG += ("third_party", "test_files", "test_contributing", "sweep", "test_hub", "probes", "parallel")
 
@@ -99,7 +101,7 @@ def pytest_xdist_make_scheduler(config, log):
 
         def _split_scope(self, nodeid):
             file, _, name = nodeid.partition("::")
-            if file.startswith("tests/remote/"):
+            if file.startswith(("tests/remote/", "tests/results/")):
                 return "remote"
             if file.startswith("tests/real/"):
                 return "real"

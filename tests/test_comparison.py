@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import depth_lib as dl
+from depth_lib import comparison
 from depth_lib.embedded import toy_path
 from depth_lib.results.schemas import MissingArtifact
 from depth_lib.run import Run
@@ -83,7 +84,7 @@ def test_models_are_measured_on_the_prompts_that_are_given():
         dl.compare(models)
 
 
-def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path):
+def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path, monkeypatch):
     for seed, model in enumerate(("base", "tuned")):
         write_run(tmp_path, "gsm8k", model, 8, ("logit_lens", "layer_effects"), seed=0)
         write_run(tmp_path, "gsm8k", model, 8, ("relative_contribution",), seed=seed)
@@ -93,6 +94,7 @@ def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path):
     assert (found.frame.dataset == "gsm8k").all() and found.frame.set_index("rule").difference["kl"] == 0
     (heat,) = found.plot("layer_effects")
     assert {ax.get_title().split("\n")[0] for ax in heat.axes if ax.get_title()} == {"base", "tuned"}
+    monkeypatch.setattr(comparison, "FIGURES", ["lens_kl", "layer_effects"])  # of six, each half a second
     written = found.save(tmp_path / "both")
     assert {path.name for path in written} >= {"gsm8k_lens_kl.png", "gsm8k_layer_effects.png", "depths.csv"}
     assert len(pd.read_csv(tmp_path / "both/depths.csv")) == 3

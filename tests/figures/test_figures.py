@@ -26,7 +26,7 @@ def close_figures():
     plt.close("all")
 
 
-@pytest.mark.parametrize("name", others_slow(list(KINDS), ["cosine", "layer_effects", "lens_kl", "residual_erasure"]))
+@pytest.mark.parametrize("name", others_slow(list(KINDS), ["cosine", "layer_effects", "lens_kl"]))
 def test_every_kind_is_drawn_for_4_30_and_80_blocks_and_no_text_lies_on_another(sizes, name):
     figure = study_figure(name, sizes, ["gsm8k"])
     if name in ("linear_maps", "response", "late_tokens"):  # of two models, and of results with more keys
