@@ -35,10 +35,10 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); Leviathan et al. 2023 (2211.17192).
     Cost: no forward pass.
     """
-    if most < 1 or len(generated.get("res_top1", (0, 0))) < 2:
-        raise ValueError("early_exit needs a model with at least two blocks, and `most` must be at least 1")
-    if "generated" not in generated:
+    if not {"generated", "res_top1"} <= generated.keys():
         raise ValueError("no tokens were generated; give the result of dl.logit_lens(llm, prompts, generate=64)")
+    if most < 1 or len(generated["res_top1"]) < 2:
+        raise ValueError("early_exit needs a model with at least two blocks, and `most` must be at least 1")
     stay = as_array(generated["res_top1"]).astype(float)
     k, n_layers = np.arange(1, most + 1), len(stay)
     speedups = (1 + np.cumsum(stay[:, None] ** k, axis=1)) / (k * np.arange(n_layers)[:, None] / n_layers + 1)

@@ -142,13 +142,9 @@ def difference_interval(
     if paired and not rule.last_turn and n_layers[0] == n_layers[1]:
         pairs = [(a, b) for a, b in pairs if a == b or _may_differ(gaps, (a, b), level)]
     last = n_layers[0] - 1, n_layers[1] - 1
-    known = [
-        (b + 1) / n_layers[1] - (a + 1) / n_layers[0]
-        for a, b in pairs
-        if a not in (-1, last[0]) and b not in (-1, last[1])
-    ]
-    low = None if any(a == last[0] or b == -1 for a, b in pairs) else min(known)
-    high = None if any(a == -1 or b == last[1] for a, b in pairs) else max(known)
+    differences = [(b + 1) / n_layers[1] - (a + 1) / n_layers[0] for a, b in pairs]
+    low = None if any(a == last[0] or b == -1 for a, b in pairs) else min(differences)
+    high = None if any(a == -1 or b == last[1] for a, b in pairs) else max(differences)
     return low, high
 
 

@@ -47,7 +47,7 @@ def over_models(depths: pd.DataFrame) -> pd.DataFrame:
 
 def _sizes(layers: pd.Series) -> tuple[pd.Series, str]:
     """The size of each model in billions of parameters where all of them are known, else in blocks."""
-    billions = pd.Series({model: facts_of(model).billions for model in layers.index}, dtype=float)
+    billions = pd.Series({model: facts_of(model).billions for model in layers.index})
     return (layers.astype(float), "blocks") if billions.isna().any() else (billions, "B")
 
 

@@ -48,14 +48,12 @@ class Rule:
     def not_finite(self, result: Mapping) -> str:
         """Where the curve is not finite, "" if it is finite everywhere."""
         bad = np.flatnonzero(~np.isfinite(self.curve(result)))
-        if bad.size and np.isnan(self.curve(result)).all():
-            return "not known for this model, whose attention and MLP cannot be told apart"
         return f"the curve is not finite at layer {bad[0]}; run the probe again" if bad.size else ""
 
     def crossed(self, gaps: np.ndarray) -> np.ndarray:
-        """Whether each of layers 0..L-2 qualifies, [..., L - 1]."""
+        """Whether each of layers 0..L-2 qualifies, [L - 1]."""
         below = gaps < 0
-        return below[..., :-1] & ~below[..., 1:] if self.last_turn else below[..., :-1]
+        return below[:-1] & ~below[1:] if self.last_turn else below[:-1]
 
     def layer(self, gap: np.ndarray) -> int | None:
         """The layer that the rule finds in one gap [L]."""

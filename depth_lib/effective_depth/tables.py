@@ -33,7 +33,7 @@ def depths(study: Study) -> pd.DataFrame:
     ]
     names = ["model", "dataset", "variant", *_COLUMNS]
     published = published_depths().rename(columns={"ed": "published"}).drop(columns="ratio")
-    frame = _typed(rows, names).merge(published, how="left", on=["model", "dataset", "rule", "layers"])
+    frame = _typed(rows, names).merge(published, how="left")
     frame["published"] = frame.published.astype("Int64").where(frame.variant == "")
     return frame[[*frame.columns.drop("note"), "note"]]
 

@@ -50,7 +50,7 @@ def test_the_slope_is_least_squares_with_the_error_of_each_level():
     weights = (rows.level - rows.level.mean()) / ((rows.level - rows.level.mean()) ** 2).sum()
     errors = (rows.high - rows.score) / student.ppf(0.975, N - 1)
     half = student.ppf(0.975, 3 * (N - 1)) * np.sqrt(((weights * errors) ** 2).sum())
-    assert (rows.slope_high - rows.slope).iloc[0] == pytest.approx(half)
+    assert (rows.slope_high - rows.slope).iloc[0] == (rows.slope - rows.slope_low).iloc[0] == pytest.approx(half)
 
 
 def test_examples_without_any_effect_are_left_out_and_too_few_are_a_note():

@@ -50,20 +50,20 @@ def test_an_interval_of_shares_ends_at_0_and_1_and_of_one_share_there_is_none():
 
 
 @pytest.mark.parametrize(
-    "settling, correct, known",
+    "settling, correct, correlation",
     [
-        ([0, 0, 1, 1], [0, 0, 1, 1], True),
-        ([0, 1, 1], [0, 1, 1], False),
-        ([1, 1, 1, 1], [0, 0, 1, 1], False),
-        ([0, 0, 1, 1], [1, 1, 1, 1], False),
+        ([0, 0, 1, 1], [0, 0, 1, 1], 1),
+        ([0, 0, 1, 1], [1, 1, 0, 0], -1),
+        ([0, 1, 1], [0, 1, 1], math.nan),
+        ([1, 1, 1, 1], [0, 0, 1, 1], math.nan),
+        ([0, 0, 1, 1], [1, 1, 1, 1], math.nan),
     ],
 )
-def test_a_correlation_needs_four_responses_that_differ(settling, correct, known):
+def test_a_correlation_needs_four_responses_that_differ(settling, correct, correlation):
     result = {"res_settled": torch.zeros(2), "settling": [torch.tensor([2.0 * late]) for late in settling]}
     attrs = dl.deep_thinking_ratio(result, correct=correct).attrs
-    assert math.isnan(attrs["correlation"]) != known
-    if known:
-        assert attrs["correlation"] == pytest.approx(1) and 0.999 < attrs["correlation_low"] < 1
+    assert attrs["correlation"] == pytest.approx(correlation, nan_ok=True)
+    assert attrs["correlation_low"] == pytest.approx(correlation, abs=1e-6, nan_ok=True)
 
 
 def test_what_deep_thinking_lacks_is_named():

@@ -15,6 +15,7 @@ from depth_lib.effective_depth.intervals import (
     gaps_of,
     half_width,
     possible_layers,
+    same_prompts,
     score_interval,
 )
 from depth_lib.effective_depth.rules import RULES
@@ -124,6 +125,12 @@ def test_noise_that_both_share_at_least_halves_the_interval_of_a_difference():
     assert 2 * paired[1:].mean() <= in_another_order[1:].mean()
 
 
+def test_prompts_are_the_same_if_both_results_have_the_same_hash_of_them():
+    one, other, none = ({"meta": {"prompts_hash": hashed}} if hashed else {} for hashed in ("a", "b", ""))
+    pairs = [(one, one), (one, other), (one, none), (none, one), (none, none)]
+    assert [same_prompts(*pair) for pair in pairs] == [True, False, False, False, False]
+
+
 def test_a_difference_of_models_of_other_depths_is_in_shares_and_open_where_one_has_none():
     shallow, deep = ([[9.0] * n + [1.0] * n] * 4 for n in (2, 4))
     found = difference_interval(prompts_of("kl", shallow, "a"), prompts_of("kl", deep, "a"), RULES["kl"])
@@ -167,6 +174,8 @@ def test_the_depth_score_is_the_centre_of_the_mean_profile_with_the_error_of_a_r
     assert estimate.high - estimate.low == pytest.approx(2 * student.ppf(0.975, 399) * error, rel=0.01)
     equal = score_interval(np.tile([0.0, 1.0, 3.0], (4, 1)))
     assert equal.low == pytest.approx(1.75) and equal.high == pytest.approx(1.75)
+    at_ends = [score_interval(profiles[:4] * (np.arange(6) == [[layer]] * 4) + 0.05 * profiles[:4]) for layer in (0, 5)]
+    assert at_ends[0].low == 0 < at_ends[0].value < 1 and at_ends[1].high == 5 > at_ends[1].value > 4
     some = profiles[:5]
     assert score_interval(np.vstack([some, np.zeros((4, 6))])) == score_interval(some)
     with pytest.raises(NoInterval, match="2 examples have an effect; take 3 or more"):

@@ -61,6 +61,10 @@ def test_notes_say_which_limit_is_missing_and_why_there_is_no_interval():
     lens = {"res_overlaps": some.mean(0), "res_overlaps_sums": some, "n_tokens": n_tokens}
     (row,) = effective_depths(lens | {"res_kl_divs": np.full(8, 5.0)}).query("rule == 'overlap'").itertuples()
     assert row.note == "no upper limit: the data are also consistent with no effective depth" and pd.isna(row.high)
+    none = effective_depths({"res_kl_divs": np.full(8, 0.1), "res_overlaps": np.full(8, 0.1)})
+    assert none.ed.isna().all() and none.dtypes.astype(str)[["ed", "low", "ratio"]].tolist() == ["Int64"] * 2 + [
+        "float64"
+    ]
     with pytest.raises(ValueError, match="this result has no effective depth"):
         effective_depths(result_of("layer_effects", 8))
 
@@ -106,7 +110,8 @@ def test_over_the_papers_models_each_comparison_is_students_over_models(publishe
 
 def test_two_models_are_too_few_and_three_that_agree_exactly_have_no_interval(published):
     frame = depths(Study(published)).query("model != 'toy-8l'")
-    assert over_models(frame[frame.model.isin(frame.model.unique()[:2])]).empty
+    of_two = over_models(frame[frame.model.isin(frame.model.unique()[:2])])
+    assert of_two.empty and list(of_two) == list(over_models(frame))
     alike = frame.assign(ratio=0.5)
     rows = over_models(alike).query("question == 'task'")
     assert (rows.estimate == 0).all() and rows.low.isna().all() and rows.models.eq(12).all()

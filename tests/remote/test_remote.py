@@ -11,6 +11,7 @@ from depth_lib.models.errors import ArchitectureError, ModelError
 from depth_lib.params import Params
 from depth_lib.remote import NotReady
 from depth_lib.remote.job import Job
+from depth_lib.remote.server import tell_about
 from tests.calls import EVERY, TEXTS
 from tests.remote.conditions import differences, same
 from tests.remote.loopback.fixture import KEY, journal
@@ -107,3 +108,22 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
 def test_check_model_on_the_server_measures_what_it_measures_here(loopback):
     there, here = loopback.model("loopback/gpt2"), loopback.here("loopback/gpt2")
     assert dl.check_model(there, remote=loopback.host) == dl.check_model(here)
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "told", "said"),
+    [
+        ("https://api.ndif.us", "key", {}, ""),
+        ("http://mine", "", {}, ""),
+        ("http://mine", "key", {}, "NDIF_API_KEY is sent to http://mine (unencrypted if that begins with http:)\n"),
+        ("https://api.ndif.us", "key", {"packages": 3}, ""),
+        ("https://api.ndif.us", "key", {"packages": {"torch": torch.__version__}}, ""),
+    ],
+)
+def test_a_key_that_goes_elsewhere_is_said_once(monkeypatch, capfd, host, key, told, said):
+    monkeypatch.setattr("depth_lib.remote.server._told", lambda *asked: told)
+    tell_about.cache_clear()
+    for _ in range(2):
+        tell_about(host, key)
+    tell_about.cache_clear()
+    assert [line for line in capfd.readouterr().err.splitlines(True) if "KEY" in line] == ([said] if said else [])

@@ -52,3 +52,16 @@ def test_runs_of_the_folder_without_a_result_are_named_in_one_line(tmp_path):
     with pytest.warns(UserWarning, match="^no results yet of aime24 × toy-4l, gsm8k × toy-8l; repeat the sweep"):
         assert len(Study(tmp_path).problems) == 1
     assert not Study(tmp_path, ["toy-4l"]).problems
+
+
+def test_data_sets_with_levels_of_difficulty_only_have_no_depths(tmp_path):
+    probes = {
+        "gsm8k": ["logit_lens"],
+        "hellaswag": ["layer_effects"],
+        "sums": ["depth_by_difficulty"],
+        "math": ["layer_effects"],  # it has levels
+        "mquake": ["depth_by_difficulty", "relative_contribution"],
+    }
+    for dataset, names in probes.items():
+        write_run(tmp_path, dataset, "toy-4l", 4, names)
+    assert {*Study(tmp_path).with_depths} == {"gsm8k", "hellaswag", "mquake"}
