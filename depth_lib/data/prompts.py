@@ -67,7 +67,7 @@ def load_prompts(
     if seed is not None and not (dataset in DRAWN and source in NAMED_SOURCES):
         raise PromptError(f"{dataset} is not drawn at random, and has no seed; leave seed= out")
     if tokenizer is not None and (isinstance(tokenizer, str) or not kind.MAX_TOKENS):
-        raise PromptError("tokenizer= counts the tokens of aime24's prompts; leave it out, or give one of transformers")
+        raise PromptError("tokenizer= counts tokens in aime24's prompts; give a transformers tokenizer or None")
     prompts, too_long, left_out = [], 0, 0
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None

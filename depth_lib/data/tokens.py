@@ -208,7 +208,7 @@ def measured_tokens(
         raise ValueError('give answers or at="last", not both: an answer\'s tokens are measured.')
     prompts = texts_of(prompts)
     if isinstance(answers, Mapping | set | frozenset | bytes) or not isinstance(answers, Iterable):
-        raise ValueError(f"answers is a {type(answers).__name__}; give a list with a text, or token ids, per prompt.")
+        raise ValueError(f"answers is of type {type(answers).__name__}; give a list of texts or token ids.")
     answers = [answers] if isinstance(answers, str) else list(answers)
     if len(answers) != len(prompts):
         raise ValueError(

@@ -123,11 +123,11 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     mixes, change = measured["mlp_mixes"], measured["mlp_change"]
     order, logits = "parallel" if arch.parallel else "sequential", max(tolerance, 2 * measured["eps_of_logits"])
     problems = {  # the measured value, and whether it is wrong; NaN is wrong in the first four
-        "what block {l} reads is not what the block before returned: a hook or another `forward` changes it": (
+        "block {l} does not read the output of the block before: a hook or a replaced `forward` changes it": (
             measured["passes_on"],
             ~(measured["passes_on"] <= eps),
         ),
-        "identity 1 fails: what block {l} adds differs from a + m": (
+        "identity 1 fails: the contribution of block {l} differs from a + m": (
             measured["identity_1"],
             ~(measured["identity_1"] <= tolerance),
         ),

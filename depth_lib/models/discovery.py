@@ -222,7 +222,7 @@ def _added(model, block):
     marks = sorted((term for term in terms if hasattr(term, "path")), key=lambda mark: mark.order)
     biases = [names[term.variable] for term in terms if getattr(term, "variable", None) in names]
     if k == 0 or not 0 < len(marks) <= 3 or len(biases) > 1 or len(terms) > len(marks) + len(biases):
-        raise ArchitectureError(f"what block {l} adds is not the sum of up to three modules' outputs")
+        raise ArchitectureError(f"the contribution of block {l} is not the sum of up to three modules' outputs")
     parts, parallel = {"attention": [], "mlp": []}, set()
     for mark in marks:
         path, scale = mark.path.removeprefix(f"{block.path}."), terms[mark] / k

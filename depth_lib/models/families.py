@@ -132,7 +132,7 @@ def of_hooks(model: PreTrainedModel | None) -> str:
     if not hooked:
         return ""
     return (
-        f"; what the hook of {hooked[0]} changes is not read: change a module instead, "
+        f"; the change by the hook of {hooked[0]} is not read: change a module instead, "
         "such as block.mlp = nn.Sequential(block.mlp, AddVector(vector))"
     )
 

@@ -148,7 +148,7 @@ def test_a_hook_that_adds_a_vector_is_refused_before_and_after_loading_with_what
     for call in (lambda: wrapped(hooked, char_tokenizer()), lambda: dl.logit_lens(llm, [SHORT])):
         with pytest.raises(ArchitectureError) as raised:
             call()
-        assert f"what the hook of {path} changes is not read: change a module instead, such as " in str(raised.value)
+        assert f"the change by the hook of {path} is not read: change a module instead, such as " in str(raised.value)
         assert "report the model" not in str(raised.value)
 
 

@@ -119,8 +119,8 @@ def test_a_wrong_reading_is_refused(name, misread):
 @pytest.mark.parametrize(
     "name, change, message",
     [
-        ("granite", scaled(1.01), r"what block \d adds differs from a \+ m"),
-        ("llama", scaled(0.99), r"what block \d adds differs from a \+ m"),
+        ("granite", scaled(1.01), r"the contribution of block \d differs from a \+ m"),
+        ("llama", scaled(0.99), r"the contribution of block \d differs from a \+ m"),
         ("cohere", lambda found: {"logit_scale": 1.01 * found.logit_scale}, "identity 2 fails: .* off|differs"),
         ("llama", each_block(lambda a, m: ([], a + m)), "the MLP found in block 0 depends on earlier tokens"),
         (
@@ -210,7 +210,7 @@ class MlpFirstBeside(LlamaDecoderLayer):
         return hidden_states + added + self.self_attn(self.input_layernorm(hidden_states), **options)[0]
 
 
-NO_SUM = "what block 0 adds is not the sum of up to three modules' outputs"
+NO_SUM = "the contribution of block 0 is not the sum of up to three modules' outputs"
 NOT_FIRST = "modules that mix tokens in block 0 do not run before the others"
 
 
