@@ -31,6 +31,12 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(f"a {type(base).__name__} is an encoder-decoder; give a decoder-only language model.")
     if base.get_output_embeddings() is None:
         raise ModelError(f"a {type(base).__name__} has no head that gives logits; load one with AutoModelForCausalLM.")
+    if (held := next((name for name, weight in base.named_parameters() if weight.is_meta), "")) and not hasattr(
+        base, "hf_device_map"
+    ):
+        raise ModelError(f"its weight {held} is on the meta device and holds no numbers; load it with from_pretrained.")
+    if not base.config.return_dict:
+        raise ModelError("config.return_dict is False, with which transformers' models do not run; set it to True.")
     if not base.can_generate():
         raise ModelError(
             f"a {type(base).__name__} cannot generate text; load a causal language model with AutoModelForCausalLM."

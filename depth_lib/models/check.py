@@ -157,7 +157,8 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     for problem, (values, wrong) in problems.items():
         if wrong.any():
             l = int(wrong.int().argmax())
-            advice = of_hooks(llm._module) or "; probes would be silently wrong: please report the model"
+            advice = "probes would be silently wrong: please report the model"
+            advice = of_hooks(llm._module) or f"; {'give a decoder' if 'encoder' in problem else advice}"
             raise ArchitectureError(
                 f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} (it is {values[l]:.1e})"
                 f"{advice}."
@@ -185,6 +186,7 @@ def check_here(llm: TransformersModel) -> None:
             with llm.trace(arguments["ids"], use_cache=False):
                 read = llm.output.logits.save()
             problem = differ(read, logits_of(llm._module, arguments["ids"]))
+            problem = problem or _changes_embeddings(llm, arguments["ids"])
     except Exception as error:  # models raise anything
         raise not_computed(llm, error) from error
     n_logits, vocabulary = read.shape[-1], llm.config.get_text_config().vocab_size
@@ -193,12 +195,29 @@ def check_here(llm: TransformersModel) -> None:
             f"{name_of(llm)}: its head gives {n_logits} numbers, no logits over its vocabulary of {vocabulary} tokens; "
             "give the model with its unembedding."
         )
+    if not read.any():
+        raise ModelError(f"{name_of(llm)}: its logits are all 0, as if its weights were not loaded; load them first.")
     judge(llm, measured)
     if problem:  # nnsight does not see the model's own hooks and `forward`
         raise ArchitectureError(
-            f"{name_of(llm)}: a hook or another `forward` of the model changes its logits: {problem}."
+            f"{name_of(llm)}: a hook or another `forward` of the model changes its logits: {problem}"
+            f"{of_hooks(llm._module)}."
         )
     known(llm).state = state_of(llm._module)
+
+
+def _changes_embeddings(llm, ids):
+    """How much hooks before the first block change the logits, whose work would count as the embeddings'; else ""."""
+    hooks = llm._module.get_submodule(f"{known(llm).found.blocks}.0")._forward_pre_hooks
+    kept = dict(hooks)
+    if not kept:
+        return ""
+    with_hooks = logits_of(llm._module, ids)
+    hooks.clear()
+    try:
+        return differ(with_hooks, logits_of(llm._module, ids))
+    finally:
+        hooks.update(kept)
 
 
 def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:

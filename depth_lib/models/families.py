@@ -14,6 +14,7 @@ from inspect import isdatadescriptor
 
 import torch
 from nnsight import Envoy, TransformersModel
+from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from transformers import (
     AutoConfig,
@@ -117,12 +118,23 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
     except (DataDependentOutputException, DynamicOutputShapeException):
         problem = "its code asks for numbers that only its weights give; load it where they are (remote=False)"
     except ArchitectureError as error:
-        problem = str(error)
+        problem = f"{error}{_of_other_depth(config, module)}"
     except Exception as error:  # noqa: BLE001 (whatever a model raises that does not run)
         problem = f"it does not run ({reason(error)})"
         if "FlexAttention" in problem:
             problem += '; load it with attn_implementation="sdpa"'
+        if "dtype" in problem:
+            problem += "; give all of its weights one dtype: model.to(torch.float32)"
     raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}.")
+
+
+def _of_other_depth(config, model):
+    """A remark on a model that has no list of as many modules as its config says; else ""."""
+    n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    lengths = [] if model is None else [len(part) for part in model.modules() if isinstance(part, nn.ModuleList)]
+    if n_layers is None or not lengths or n_layers in lengths:
+        return ""
+    return f"; its config says {n_layers} layers, and it has {max(lengths)}: correct config.num_hidden_layers"
 
 
 def of_hooks(model: PreTrainedModel | None) -> str:

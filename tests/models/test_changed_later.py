@@ -81,9 +81,12 @@ def patch_logits(model):
 CHANGES = {
     "a hook of a block": lambda model: model.model.layers[1].register_forward_hook(plus_five),
     "a hook of the last block": lambda model: model.model.layers[3].register_forward_hook(plus_five),
-    "a hook before a block": lambda model: model.model.layers[2].register_forward_pre_hook(
-        lambda module, args, kwargs: ((args[0] + 5, *args[1:]), kwargs), with_kwargs=True
-    ),
+    **{
+        f"a hook before {where} block": lambda model, l=l: model.model.layers[l].register_forward_pre_hook(
+            lambda module, args, kwargs: ((args[0] * 2, *args[1:]), kwargs), with_kwargs=True
+        )
+        for where, l in {"the first": 0, "a": 2}.items()
+    },
     "a hook of an MLP": lambda model: model.model.layers[1].mlp.register_forward_hook(plus_five),
     "a hook of all blocks": lambda model: model.model.register_forward_hook(
         lambda module, args, output: type(output)(last_hidden_state=output.last_hidden_state * 1.1)
@@ -123,7 +126,15 @@ HARMLESS = {
     "of gradients": lambda part: part.register_full_backward_hook(lambda module, before, after: None),
     "before gradients": lambda part: part.register_full_backward_pre_hook(lambda module, after: None),
 }
-PLACES = ["model.layers.1", "model.layers.3", "model.layers.1.self_attn", "model.layers.1.mlp", "model.norm", "lm_head"]
+PLACES = [
+    "model.layers.0",
+    "model.layers.1",
+    "model.layers.3",
+    "model.layers.1.self_attn",
+    "model.layers.1.mlp",
+    "model.norm",
+    "lm_head",
+]
 
 
 @pytest.mark.parametrize("kind", HARMLESS)

@@ -11,12 +11,14 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BertConfig,
+    BertLMHeadModel,
     T5Config,
     T5ForConditionalGeneration,
 )
 
 import depth_lib as dl
 from depth_lib.embedded import toy_path
+from tests.families import build
 
 PROMPTS = ["2 + 3 = 5, and 4 + 4 = 8"]
 
@@ -166,3 +168,38 @@ def test_a_model_whose_head_gives_no_logits_is_refused(model, tokenizer):
     model.lm_head = torch.nn.Identity()
     with pytest.raises(dl.ModelError, match="its head gives .* numbers, no logits over its vocabulary of .* tokens"):
         dl.load_model(model, tokenizer)
+
+
+def all_zero(model):
+    for weight in model.parameters():
+        weight.data.zero_()
+
+
+ODD = {
+    "its weight model.embed_tokens.weight is on the meta device": lambda model: model.to("meta"),
+    "no list .*its config says 1 layers, and it has 4: correct": lambda model: setattr(
+        model.config, "num_hidden_layers", 1
+    ),
+    "return_dict is False, .*; set it to True": lambda model: setattr(model.config, "return_dict", False),
+    "give all of its weights one dtype": lambda model: model.lm_head.half(),
+    "its logits are all 0": all_zero,
+}
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_a_model_that_was_changed_before_loading_is_refused_with_what_to_undo(said, tokenizer):
+    model = build("qwen2")
+    ODD[said](model)
+    with pytest.raises(dl.ModelError, match=said) as refused:
+        dl.load_model(model, tokenizer)
+    assert "report" not in str(refused.value)
+
+
+def test_an_encoder_with_a_head_of_a_language_model_is_called_one(tokenizer):
+    config = BertConfig(
+        vocab_size=257, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+    )
+    with pytest.raises(
+        dl.ModelError, match=r"it is an encoder, and the probes read decoders \(.*\); give a decoder\.$"
+    ):
+        dl.load_model(BertLMHeadModel(config).eval(), tokenizer)
