@@ -1,5 +1,6 @@
 """The params files that ship, and what is said of files that do not fit."""
 
+import inspect
 import re
 
 import pytest
@@ -165,3 +166,25 @@ def test_a_warning_names_the_line_that_called_the_package(toy, tmp_path):
         with pytest.warns(UserWarning) as warned:
             call()
         assert {warning.filename for warning in warned} == {__file__}
+
+
+DEFAULTS = {
+    "deep_thinking_ratio": {"g": 0.5, "rho": 0.85},
+    "early_exit": {"most": 8},
+    "effective_depth_kl": {"threshold": 0.5},
+    "effective_depth_overlap": {"threshold": 0.3},
+    "integrated_gradients": {"quadrature": 0.01, "max_nodes": 257, "steps": 16},
+    "load_choices": {"n_examples": 100},
+    "load_examples": {"n_per_level": 20, "seed": 42},
+    "load_model": {"tensor_parallel": 1},
+    "logit_lens": {"generate": 0, "all_measures": True, "per_token": False},
+    "prune": {"at_most": 0.05},
+    "removable": {"at_most": 0.05},
+    "remove_blocks": {"n": 1},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_the_numbers_of_a_call_that_names_none_are_those_of_its_docstring(name):
+    parameters = inspect.signature(getattr(dl, name)).parameters
+    assert {argument: parameters[argument].default for argument in DEFAULTS[name]} == DEFAULTS[name]

@@ -46,6 +46,12 @@ def test_a_result_of_another_probe_is_refused_with_the_one_that_is_needed():
         effective_depth_kl({"att_cos": [0.1, 0.2]})
 
 
+def test_curves_that_are_not_known_have_no_depth_and_words_are_no_curve():
+    assert effective_depth_cosine(*[[math.nan] * 3] * 3) is None
+    with pytest.raises(ValueError, match="is not an array of numbers"):
+        effective_depth_kl(["high", "low"])
+
+
 @pytest.mark.parametrize("curve", [[], 0.5, [[0.1, 0.2]]])
 def test_what_is_not_one_value_a_layer_is_an_error(curve):
     with pytest.raises(ValueError, match="overlap needs curves with one value per layer"):

@@ -62,9 +62,10 @@ def test_notes_say_which_limit_is_missing_and_why_there_is_no_interval():
     (row,) = effective_depths(lens | {"res_kl_divs": np.full(8, 5.0)}).query("rule == 'overlap'").itertuples()
     assert row.note == "no upper limit: the data are also consistent with no effective depth" and pd.isna(row.high)
     none = effective_depths({"res_kl_divs": np.full(8, 0.1), "res_overlaps": np.full(8, 0.1)})
-    assert none.ed.isna().all() and none.dtypes.astype(str)[["ed", "low", "ratio"]].tolist() == ["Int64"] * 2 + [
-        "float64"
-    ]
+    assert none.ed.isna().all() and none.dtypes[["ed", "low", "ratio"]].tolist() == ["Int64", "Int64", float]
+    sound = effective_depths(result_of("logit_lens", 8))
+    for end in ("low", "high"):
+        assert ((sound[end] + 1) / 8 == sound[f"ratio_{end}"]).all() and (sound.note == "").all()
     with pytest.raises(ValueError, match="this result has no effective depth"):
         effective_depths(result_of("layer_effects", 8))
 

@@ -16,7 +16,7 @@ from depth_lib import remote, session
 from depth_lib.files import cache_folder
 from depth_lib.models.families import describe
 from depth_lib.remote import job
-from depth_lib.remote.job import QUIET, SILENCE  # as imported: tests are less patient
+from depth_lib.remote.job import PAUSES, QUIET, RESULT_STAYS, SILENCE, UNKNOWN  # as imported: tests are less patient
 from depth_lib.remote.journal import Journal
 from tests.calls import TEXTS
 from tests.remote.loopback.fixture import KEY, journal
@@ -295,3 +295,9 @@ def test_a_hub_that_cannot_be_asked_for_the_models_name_is_a_remote_error_of_one
     ) as error:
         dl.logit_lens(toy, TEXTS, remote=remote)
     assert error.value.retry == "send" and "\n" not in str(error.value) and error.value.__context__ is None
+
+
+def test_a_server_is_asked_after_half_a_second_and_then_ever_more_rarely_up_to_every_15_seconds():
+    pauses = [PAUSES(SimpleNamespace(attempt_number=number)) for number in (1, 2, 3, 9, 10, 99)]
+    assert pauses == pytest.approx([0.5, 0.75, 1.125, 12.814453125, 15, 15])
+    assert (SILENCE, QUIET, UNKNOWN, RESULT_STAYS) == (300, 60, 600, 3600)

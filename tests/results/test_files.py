@@ -163,6 +163,7 @@ def test_tokens_are_one_visible_line_each_and_come_back_exactly(tmp_path):
     save_artifact(path, result_of("residual_erasure", 4, tokens=tokens), {})
     text = path.with_name("logit_erasure_tokens_10exps.txt").read_text()
     assert text.startswith("␣5\n\\n\n\\\\n\n\n\\u2423\na\\u2028b\n")
+    assert [escape_token(token) for token in "\t\r\n \x00"] == ["\\t", "\\r", "\\n", "␣", "\\u0000"]
     assert text.splitlines() == [escape_token(token) for token in tokens]
     assert len(set(map(escape_token, tokens))) == len(tokens) and load_artifact(path)["tokens"] == tokens
 
