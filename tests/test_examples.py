@@ -15,7 +15,7 @@ AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 SECONDS = {"prune", "linear_maps", "depth_by_difficulty", "stretch", "compare", "block_accuracy", "paper"}
-SECONDS |= {"effective_depths", "local_effects", "block_removal", "removable"}
+SECONDS |= {"effective_depths", "local_effects", "block_removal", "removable", "layer_effects", "future_erasure"}
 
 
 @pytest.mark.parametrize("name", others_slow(FUNCTIONS, {*FUNCTIONS} - SECONDS))

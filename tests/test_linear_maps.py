@@ -52,6 +52,7 @@ def shallow():
     return wrapped(llama())
 
 
+@pytest.mark.slow
 def test_a_model_is_mapped_to_itself_without_error_and_with_slope_one(shallow):
     result = dl.linear_maps(shallow, shallow, texts(40))
     assert result["best"].tolist() == [0, 1, 2, 3] and result["relative"].diagonal().max() < 2e-3

@@ -20,7 +20,7 @@ FEW = [one for one in untrained() if one.width < 256 and one.depth < 12][::4]
 @pytest.fixture(scope="module")
 def toy():
     llm = dl.load_model("toy-8l")
-    prompts = dl.load_prompts("gsm8k", 3, source="embedded")
+    prompts = [prompt[:200] for prompt in dl.load_prompts("gsm8k", 3, source="embedded")]
     return llm, prompts, dl.relative_contribution(llm, prompts), dl.logit_lens(llm, prompts)
 
 

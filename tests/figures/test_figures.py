@@ -54,6 +54,7 @@ def test_no_token_is_dropped(tmp_path, repeats):
         assert [label.get_text() for label in ax.get_xticklabels()] == [*map(token_label, tokens[:-1])]
 
 
+@pytest.mark.slow
 def test_tokens_names_are_large_enough_to_read_however_many_maps_and_models_there_are(sizes):
     for name in ("future_erasure", "residual_erasure", "direct_effects", "integrated_gradients"):
         figure = study_figure(name, sizes, ["gsm8k"])
@@ -187,6 +188,7 @@ def test_the_summary_has_dots_intervals_published_diamonds_and_the_controls_cros
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [model, "toy-8l"]
 
 
+@pytest.mark.slow
 def test_no_text_of_the_summary_lies_on_another_with_the_papers_twelve_models(tmp_path):
     assert overlaps(summary_figure(depths(Study(write_published(tmp_path))))) == []
 

@@ -9,6 +9,7 @@ from depth_lib.models import load, memory
 from depth_lib.models.errors import ModelError
 from depth_lib.models.memory import DoesNotFit, check_fits
 from depth_lib.run import Run
+from tests.marks import slow
 from tests.sweep.cells import parameters
 
 N_WEIGHTS = 100 * (4 * 4096**2 + 3 * 4096 * 16384 + 2 * 4096) + 2 * 112 * 4096 + 4096
@@ -33,7 +34,7 @@ def test_a_run_refuses_a_huge_model_before_a_weight_is_read(huge, tmp_path, monk
 
 @pytest.mark.parametrize(
     "dtype, quantization, n_bytes",
-    [("float32", None, 4), ("float16", None, 2), ("bfloat16", "8bit", 1), ("bfloat16", "4bit", 0.5)],
+    [("float16", None, 2), ("bfloat16", "4bit", 0.5), slow("float32", None, 4), slow("bfloat16", "8bit", 1)],
 )
 def test_the_weights_of_the_config_count_as_they_are_held(huge, dtype, quantization, n_bytes, monkeypatch):
     monkeypatch.setattr(memory, "_free_bytes", lambda *_: n_bytes * N_WEIGHTS)

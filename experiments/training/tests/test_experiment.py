@@ -60,6 +60,7 @@ def test_an_exact_match_is_what_greedy_generation_answers():
     assert measure.exact_matches(model, tokenizer, problems) == right and {*right} == {True, False}
 
 
+@pytest.mark.slow
 def test_the_erasure_depth_of_a_level_is_the_mean_over_its_problems(monkeypatch):
     llm = load_model("toy-4l")
     monkeypatch.setattr(measure, "READ", 4)

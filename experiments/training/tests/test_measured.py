@@ -51,6 +51,7 @@ def test_rows_that_are_measured_again_replace_their_own_and_no_others(committed)
     pd.testing.assert_frame_equal(found[found.seed > 0], committed[committed.seed > 0])
 
 
+@pytest.mark.slow
 def test_the_figure_has_a_panel_a_quantity_and_a_line_a_toy_with_its_values(committed):
     found = summary.over_seeds(committed)
     for task, panels in (("sums", 8), ("nested", 4)):

@@ -58,6 +58,7 @@ def test_a_model_on_a_gpu_is_fed_there():
         assert len(exact_matches(model, byte_tokenizer(), [Example(2, "5 + 7 = ", "12")])) == 1
 
 
+@pytest.mark.slow
 def test_shared_blocks_are_trained_as_one_and_unroll_to_an_ordinary_checkpoint(tmp_path):
     looped = trained()
     apart = unrolled(looped)
