@@ -1,10 +1,14 @@
 """Logits of a real model's first blocks lie hundreds apart, where exponentials are subnormal: 100 times as slow."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 from depth_lib.probes.logit_lens import KEYS
 from depth_lib.probes.logit_lens import distances as distances_of
 from depth_lib.residual.distributions import damage, distribution, probability
+from depth_lib.residual.unembedding import _fetched
 
 
 def wide(rows, seed):
@@ -47,3 +51,19 @@ def test_a_divergence_of_hundreds_of_nats_is_not_cut_off():
         close(kl, (true.exp() * (true - varied)).sum(-1))
         close(distance, (true.exp() - varied.exp()).norm(dim=-1))
         close(rise, true[0, following] - varied[:, following], atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@torch.no_grad()
+def test_an_unembedding_elsewhere_sends_its_weights_once_after_more_rows_than_features(bias):
+    """Where it is no plain product, they are not used, and not asked for again."""
+    module, calls = torch.nn.Linear(4, 9, bias=bias), []
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=9))
+    llm = SimpleNamespace(unembed=lambda x: calls.append(len(x)) or module(x), config=config)
+    arch, h = SimpleNamespace(fetched={}), torch.randn(2, 4)
+    assert _fetched(llm, SimpleNamespace(fetched=None), h) is None
+    assert _fetched(llm, arch, h) is _fetched(llm, arch, h) is None and calls == []
+    for _ in range(2):
+        weights = _fetched(llm, arch, h)
+        assert weights is None if bias else torch.equal(weights, module.weight)
+    assert calls == [4, 2]
