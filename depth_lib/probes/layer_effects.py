@@ -125,17 +125,13 @@ def _of_prompt(stream, positions, mode, without):
     cases = [(s, t) for t in positions if t > first for s in range(n_skipped)]
     rows = [skip(s, t) for s, t in cases]
     changes = output_changes(stream, rows, damage=True, updates=True)
-    effects = torch.zeros(n_layers, n_layers, dtype=torch.float32)
-    moved = torch.zeros(len(rows), n_layers, dtype=torch.float32, device=stream.h[-1].device)
-    for row, of_row in zip(rows, moved, strict=True):
-        for l, change in row.moved.items():
-            of_row[l] = change
+    effects = torch.zeros(n_layers, n_layers, dtype=torch.float32, device=stream.h[-1].device)
     distance, kl = torch.zeros(2, n_layers, dtype=torch.float32)
-    for (s, _), later, change in zip(cases, moved.cpu(), changes, strict=True):
-        effects[s] = effects[s].maximum(later)
+    for (s, _), row, change in zip(cases, rows, changes, strict=True):
+        effects[s] = effects[s].maximum(row.moved)
         distance[s] = distance[s].maximum(change[0].max())
         kl[s] += change[1].sum() / sum(n_tokens - t if mode == "future" else n_tokens for t in positions)
-    return effects, distance, kl
+    return effects.cpu(), distance, kl
 
 
 def _without(llm, arch, ids, part):

@@ -70,11 +70,11 @@ class Row:
 
     h enters block `start`, or leaves the last one if start = L. before: the clean input of the block before. read:
     the positions that are compared; a range to the last one, if `run` is to compare contributions. While it runs, `x`
-    is its current residual stream, and `moved` the largest relative change of each block's contribution, {l: number}.
+    is its current residual stream, and `moved` [L] the largest relative change of each block's contribution.
     """
 
     def __init__(self, start, blocks, read, edit=None):
-        self.start, self.blocks, self.read, self.edit, self.x, self.moved = start, blocks, read, edit, None, {}
+        self.start, self.blocks, self.read, self.edit, self.x, self.moved = start, blocks, read, edit, None, None
 
 
 def run(stream, rows, updates=False):
@@ -119,7 +119,7 @@ def _compare(rows, h, l, x, after):
     change = relative_change(contribution(x, after), contribution(h[l], h[l + 1]))
     for row, of_row in zip(rows, change, strict=True):
         if row.read:
-            row.moved[l] = of_row[row.read[0] :].max().to(h[-1].device)  # `read` goes to the last token
+            row.moved[l] = of_row[row.read[0] :].max()  # `read` goes to the last token
 
 
 def contribution(x, after):
@@ -140,6 +140,9 @@ def output_changes(stream, rows, damage=False, updates=False, tick=None):
     done.
     """
     found, ids = {}, stream.ids
+    moved = torch.zeros(len(rows), stream.arch.n_layers, dtype=torch.float32, device=stream.h[-1].device)
+    for row, of_row in zip(rows, moved, strict=True):
+        row.moved = of_row  # of one tensor: small ones of their own keep the memory between them from being used again
     for start in range(0, len(rows), stream.n_rows):
         some = rows[start : start + stream.n_rows]
         clean = run(stream, some, updates)
