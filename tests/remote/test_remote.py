@@ -49,7 +49,7 @@ def test_a_rehearsal_gives_the_local_numbers(here):
 
 
 @pytest.mark.parametrize(
-    "remote", ["locl", "localhost", "api.ndif.us", "a/b", "localhost:8001", 1, "https://", "http:///a", "http://a:b"]
+    "remote", ["locl", "localhost", "api.ndif.us", "a/b", "localhost:8001", "https://", "http:///a", "http://a:b"]
 )
 def test_a_remote_that_is_no_host_is_refused_wherever_it_is_given_with_what_it_may_be(llm, remote):
     with pytest.raises(NotReady, match='use True, False, "local" or a URL'):
