@@ -88,6 +88,8 @@ def test_over_the_papers_models_each_comparison_is_students_over_models(publishe
     frame = depths(Study(published)).query("model != 'toy-8l'")
     found = over_models(frame)
     assert {*found.question} == {"size", "training", "task"} and {*found.rule} == {*RULES}
+    control = frame.assign(variant=CONTROL, ratio=0.1)
+    assert over_models(pd.concat([frame, control])).equals(found), "random weights say nothing of models"
     of_kl = frame.query("rule == 'kl'").pivot(index="model", columns="dataset", values="ratio")
     change = of_kl.gsm8k - of_kl.hellaswag
     row = found.query("question == 'task' and rule == 'kl' and after == 'gsm8k'").iloc[0]

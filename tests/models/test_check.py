@@ -219,7 +219,10 @@ def test_a_gate_around_a_part_and_an_mlp_that_runs_first_are_never_taken_for_a_p
     monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", layer)
     with pytest.warns(UserWarning, match=says):
         llm = load.wrapped(build("llama"), char_tokenizer())
-    assert dl.relative_contribution(llm, ["abc"])["rc_att"].isnan().all()
+    found = dl.relative_contribution(llm, ["abc"])
+    of_parts = {key for key in found if "att" in key or "mlp" in key}
+    assert len(of_parts) > 8 and all(found[key].isnan().all() for key in of_parts)
+    assert all(value.isfinite().all() for key, value in found.items() if key not in of_parts | {"meta"})
 
 
 def test_the_check_runs_once_a_load(tmp_path, monkeypatch):
