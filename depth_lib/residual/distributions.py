@@ -21,8 +21,9 @@ def output_change(llm, arch, finals, next_tokens=None):
         n_places = max(1, logits_in_cache(logits) // logits.shape[-1])
         for z, some in zip(logits.split(n_places, dim=1), tokens.to(logits.device).split(n_places), strict=True):
             y, n_rows = distribution(z[:1]), max(1, logits_in_cache(z) // z[0].numel())
+            top = y[1].argmax(-1, keepdim=True) if next_tokens else None
             changed = map(distribution, z[1:].split(n_rows))
-            of_rows = [damage(y, y_bar, some) if next_tokens else distance(y, y_bar) for y_bar in changed]
+            of_rows = [damage(y, top, y_bar, some) if next_tokens else distance(y, y_bar) for y_bar in changed]
             changes.append(torch.cat(of_rows, dim=1))
     return torch.cat(changes, dim=2)
 
@@ -36,22 +37,26 @@ def distribution(logits):
 
 
 def distance(clean, changed):
-    """‖y − ȳ‖₂ [1, R, M] of the clean distribution (y, log y), [1, M, V] each, and changed ones, [R, M, V] each."""
-    return (clean[0] - changed[0]).norm(dim=-1)[None]
+    """‖y − ȳ‖₂ [1, R, M] of the clean distribution (y, log y), [1, M, V] each, and changed ones, [R, M, V] each.
+
+    The changed ones are overwritten: temporaries of their size are slow.
+    """
+    return changed[0].sub_(clean[0]).norm(dim=-1)[None]
 
 
-def damage(clean, changed, next_tokens):
+def damage(clean, top, changed, next_tokens):
     """Four measures of each changed output [4, R, M], of distributions as in `distance`.
 
     They are ‖y − ȳ‖₂, KL(y ‖ ȳ) in nats, log y − log ȳ of the next token (0 without one), and whether the top token
-    changes.
+    changes. top: the clean run's top tokens [1, M, 1].
     """
     (y, log_y), (_, log_y_bar) = clean, changed
-    top, following = log_y.argmax(-1, keepdim=True), next_tokens.clamp_min(0)[None, :, None]
+    following = next_tokens.clamp_min(0)[None, :, None]
     of_top, of_next = (log_y_bar.gather(2, k.expand(len(log_y_bar), -1, 1))[..., 0] for k in (top, following))
     rise = (log_y.gather(2, following)[..., 0] - of_next) * (next_tokens >= 0)
     top_changes = (of_top < log_y_bar.amax(-1)).float()
-    return torch.cat([distance(clean, changed), torch.stack([(log_y - log_y_bar).mul_(y).sum(-1), rise, top_changes])])
+    kl = torch.sub(log_y, log_y_bar, out=log_y_bar).mul_(y).sum(-1)
+    return torch.cat([distance(clean, changed), torch.stack([kl, rise, top_changes])])
 
 
 def probability(log_p):
