@@ -78,7 +78,7 @@ def checked_choices(choices: Any) -> list[Choice]:
     """The choices as a list; ValueError for anything else, and for different numbers of endings."""
     if not isinstance(choices, Iterable | None):
         raise ValueError(f"choices is of type {type(choices).__name__}; give a list, such as dl.load_choices().")
-    for k, choice in enumerate(choices := list(() if choices is None else choices)):
+    for k, choice in enumerate(choices := [] if choices is None else list(choices)):
         if not isinstance(choice, Sequence) or isinstance(choice, str) or len(choice) != 3:
             raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give (context, endings, number of the right one).")
         _, endings, right = choice
