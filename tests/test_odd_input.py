@@ -102,7 +102,7 @@ WRONG_KIND = {
     "a cost": (lambda llm: dl.removable({}, at_most="x"), "removable: at_most is 'x', of type str; give a number"),
     "no cost": (lambda llm: dl.removable({}, at_most=float("nan")), "at_most is nan; give nats per token"),
     "a depth": (lambda llm: dl.ratio({}, 4), "ratio: ed is of type dict; give a whole number or None"),
-    "maps": (lambda llm: dl.stretch({}), "stretch needs what dl.linear_maps"),
+    "maps": (lambda llm: dl.stretch({}), "stretch needs a result of dl.linear_maps"),
     "accuracy": (lambda llm: dl.accuracy([1, 2]), "accuracy: result is of type list; give a probe's result"),
     "a file": (lambda llm: dl.load_artifact(None), "path is None, of type NoneType; give a string or a path"),
     "a study": (

@@ -72,7 +72,7 @@ def test_other_settings_are_one_line_and_replace_moves_the_whole_folder(cell, ca
         study = Study(first.out)
     assert {key[2]: result["meta"]["n_prompts"] for key, result in study.items()} == {"logit_lens": 4}
     Run(cell | {"N_EXAMPLES": 5, "REPLACE": True}).settle("logit_lens")
-    assert len([*(first.out / "replaced/gsm8k").iterdir()]) == 2 and not replacing.folder.exists()
+    assert len([*(first.out / "replaced/mquake").iterdir()]) == 2 and not replacing.folder.exists()
 
 
 def test_what_a_run_prints_and_what_it_notes_of_a_result(cell, capsys):
@@ -89,7 +89,7 @@ def test_what_a_run_prints_and_what_it_notes_of_a_result(cell, capsys):
     assert read == f"logit_lens: read from {path}, nothing to compute"
     assert left_out == "layer_effects: left out (PROBES = logit_lens)"
     meta = dl.load_artifact(path)["meta"]
-    assert (meta["model"], meta["dataset"], meta["seed"], meta["jobs"]) == ("toy-4l", "gsm8k", 7, [])
+    assert (meta["model"], meta["dataset"], meta["seed"], meta["jobs"]) == ("toy-4l", "mquake", 7, [])
     assert 0 < meta["seconds"] < 600
     record = run.folder / "run.json"
     assert record.read_text().startswith('{\n "made_from": {\n  "model_id": "toy-4l",\n')
