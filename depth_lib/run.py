@@ -495,7 +495,8 @@ class Run:
         text_of = _TEXT_OF.get(reads, str)
         if self.params.CHAT and reads == "prompts":
             text_of = lambda question: chat_prompts(llm, [question])[0]  # noqa: E731
-        return fitting(llm, texts, text_of, changed.get("generate", 0))
+        generate = changed.get("generate", 0)
+        return fitting(llm, texts, text_of, generate if isinstance(generate, int) else 0)  # the probe refuses others
 
     def _call(self, probe: str, llm: Any, changed: Mapping, texts: list | None) -> dict:
         """Call the probe's function; layer effects in both modes."""

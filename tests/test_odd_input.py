@@ -163,7 +163,7 @@ def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_n
         {"7", "8"},
         5,
     ):
-        with pytest.raises(ValueError, match="give a text|give a list with a text"):
+        with pytest.raises(ValueError, match="give a text|give a list of texts"):
             dl.logit_lens(toy, ["5 + 7 = ", "3 + 4 = "], answers=answers)
     for ids in (torch.tensor([[3, 4]]), np.array([[3, 4]]), [[np.int64(3), 4]], [[torch.tensor(3), torch.tensor(4)]]):
         same = dl.logit_lens(toy, ["5 + 7 = "], answers=ids)["res_kl_divs"]
@@ -192,3 +192,9 @@ def test_answers_may_be_a_column_of_a_table_or_an_array_of_texts(toy):
         found = dl.logit_lens(toy, prompts, answers=column)
         assert torch.equal(found["res_kl_divs"], truth["res_kl_divs"])
         assert found["meta"]["settings"]["answers"] == answers
+
+
+def test_a_figure_of_one_of_the_three_cosines_has_its_curve_and_no_depth():
+    ax = dl.plot("cosine", {"att_cos": [-0.5, -0.1, 0.2]})
+    assert [part.get_data().values.tolist() for part in ax.patches] == [[-0.5, -0.1, 0.2]]
+    assert not any("effective depth" in str(line.get_label()) for line in ax.lines)

@@ -43,7 +43,7 @@ def deep_thinking_ratio(
     `dl.plot("late_tokens", result | {"correct": correct})` draws it.
     Source: Chen et al. 2026 (arXiv 2602.13517). Cost: no forward pass.
     """
-    if "settling" not in result:
+    if not {"settling", "res_settled"} <= result.keys():
         raise ValueError("the result has no settling layers; give one from dl.logit_lens(llm, prompts, generate=64)")
     if not 0 < rho <= 1:
         raise ValueError(f"rho is {rho}; give a share of the layers, such as {LATE}")

@@ -40,6 +40,7 @@ def draw_curves(
     prompts: each prompt's curve too, thin and grey. published: the layer of the published depth.
     """
     rule, alone = RULES.get(kind.rule), len(results) == 1
+    rule = rule if rule and all(map(rule.reads, results.values())) else None
     if published is not None:
         ax.axvline(published, color=GREY, linestyle="--", label=PUBLISHED)
     for (name, result), colour in zip(results.items(), cycle(COLOURS), strict=False):

@@ -78,19 +78,22 @@ def checked_choices(choices: Any) -> list[Choice]:
     """The choices as a list; ValueError for anything else, and for different numbers of endings."""
     if not isinstance(choices, Iterable | None):
         raise ValueError(f"choices is of type {type(choices).__name__}; give a list, such as dl.load_choices().")
-    for k, choice in enumerate(choices := [] if choices is None else list(choices)):
+    given: list[Any] = list(() if choices is None else choices)
+    for k, choice in enumerate(given):
         if not isinstance(choice, Sequence) or isinstance(choice, str) or len(choice) != 3:
             raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give (context, endings, number of the right one).")
-        _, endings, right = choice
+        context, endings, right = choice
         a_list = isinstance(endings, Collection) and not isinstance(endings, str | bytes | Mapping | Set)
         if not a_list or not whole([right]) or right not in range(len(endings)):
             raise ValueError(
                 f"choice {k} has endings {endings!r} and index {right!r} for the right one; give a list of endings and "
                 "the index of the right one."
             )
-    if len({len(endings) for _, endings, _ in choices}) > 1:
+        if not all(isinstance(text, str) for text in (context, *endings)):
+            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give a string as context and as each ending.")
+    if len({len(endings) for _, endings, _ in given}) > 1:
         raise ValueError("the choices differ in their numbers of endings; give one number of endings at a time.")
-    return choices
+    return given
 
 
 def endings_scored(

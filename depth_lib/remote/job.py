@@ -5,6 +5,7 @@ It is nnsight's client with retries and state on disk, and it runs no code from 
 
 import contextlib
 import json
+import re
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -288,7 +289,8 @@ class Job(RemoteBackend):
         if isinstance(error, httpx.HTTPStatusError):
             code, text = error.response.status_code, self._without_key(error.response.text)
             problem = f"HTTP {code}: {textwrap.shorten(text, 400)}"
-        own = '"detail"' in (text or "")  # in each of NDIF's own errors
+        # in each of NDIF's own errors, and in those of an unknown path of its kind of server
+        own = '"detail"' in (text or "") and not re.search('"(Not Found|Method Not Allowed)"', text or "")
         if not own and code in (301, 302, 307, 308, 404, 405, 501):
             return NotReady(f"this address does not answer as NDIF does ({problem}); check it, then run again", text)
         if 400 <= code < 500 and code != 429:

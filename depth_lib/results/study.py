@@ -47,6 +47,9 @@ class Study(dict):
         self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
     ) -> None:
         self.folder, models, datasets = Path(folder), words(models), words(datasets)
+        for name, names in (("models", models), ("datasets", datasets)):
+            if not isinstance(names, Iterable | None):
+                raise ArtifactError(f"{name} is {names!r}; give names, such as those of the folders in {folder}")
         self.problems = []
         self._found = find_results(self.folder)
         found_datasets, found_models, names = map(dict.fromkeys, zip(*self._found, strict=True))

@@ -128,6 +128,7 @@ REFUSED = [
     ({"post": ["swallow"]}, remote.ServerUnreachable, "may be running, under an unknown id", "send", (1, 1)),
     ({"post": [(b"<html>", 200)]}, remote.ServerUnreachable, "not answer as NDIF does.*may be running", "send", (1, 1)),
     ({"post": [(b"<html>", 404)]}, remote.NotReady, "not answer as NDIF does .HTTP 404: <html>.; check", None, (1, 1)),
+    ({"post": [({"detail": "Not Found"}, 404)]}, remote.NotReady, "not answer as NDIF does .HTTP 404", None, (1, 1)),
     ({"post": [(FAILED, 200)]}, remote.JobFailed, "reports: the model is not deployed; correct that", None, (1, 1)),
     ({"poll": ["reset"] * 999}, remote.ServerUnreachable, "RemoteProtocolError", "ask", (1, 0)),
     ({"poll": [(ANSWER | {"data": None}, 200)]}, remote.ResultRefused, "no address of its result; tell", None, (1, 1)),

@@ -98,7 +98,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("how", [*BROKEN, "torch file with code", "foreign keys", "foreign shape"])
+@pytest.mark.parametrize("how", [*BROKEN, "torch file with code", "foreign keys", "foreign shape", "complex", "meta"])
 def test_what_is_no_result_is_named_left_out_of_a_study_and_neither_run_nor_touched(saved, tmp_path, how):
     trace = tmp_path / "code was run"
     if how in BROKEN:
@@ -106,6 +106,9 @@ def test_what_is_no_result_is_named_left_out_of_a_study_and_neither_run_nor_touc
     else:
         keys = {"torch file with code": result_of("residual_erasure", 8) | {"note": Code(trace)}}
         keys |= {"foreign keys": {"weights": torch.ones(3)}, "foreign shape": {"erasure_effect": torch.ones(3)}}
+        own = result_of("residual_erasure", 8)
+        keys |= {"complex": own | {"erasure_effect": own["erasure_effect"].to(torch.complex64)}}
+        keys |= {"meta": own | {"erasure_effect": own["erasure_effect"].to("meta")}}
         torch.save(keys[how], saved)
     before = {file.name: file.read_bytes() for file in saved.parent.iterdir()}
     line = " is no residual_erasure artifact: .*run: depth-lib sweep --models toy-8l --datasets gsm8k --out .*"
