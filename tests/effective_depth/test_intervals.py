@@ -136,7 +136,7 @@ def test_a_difference_of_models_of_other_depths_is_in_shares_and_open_where_one_
     found = difference_interval(prompts_of("kl", shallow, "a"), prompts_of("kl", deep, "a"), RULES["kl"])
     assert found == (5 / 8 - 3 / 4, 5 / 8 - 3 / 4)
     crosses, never = [0.1, 0.1, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]
-    some, every = prompts_of("overlap", [crosses] * 2 + [never] * 3), prompts_of("overlap", [crosses] * 5)
+    some, every = prompts_of("overlap", [crosses] * 2 + [never] * 3), prompts_of("overlap", [[0.1, 0.1, *crosses]] * 5)
     low, high = difference_interval(every, some, RULES["overlap"])
     assert low is not None and high is None
     assert difference_interval(some, every, RULES["overlap"])[0] is None

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.results.means import over_prompts
 from depth_lib.results.origin import _plain
 from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import ARTIFACTS, mismatch
@@ -194,3 +195,12 @@ def test_what_a_run_asks_of_each_probe_beside_a_question_and_the_prompts():
         assert {name: value for name, value in row.settings.items() if name not in pair} == settings
         assert (row.settings.keys() >= pair) == (reads in ("", "baseline"))
         assert row.version == 1, "another one has the results of all users computed again"
+
+
+def test_values_over_prompts_are_maxima_and_means_and_a_floor_stays_one_number_per_prompt():
+    maxima, means, floor = torch.tensor([[1.0, 3], [2, 1]]), torch.tensor([[1, torch.nan], [3, 2]]), torch.ones(2)
+    found = over_prompts({"max_a": maxima, "b": means, "max_a_rounding_floor": floor})
+    expected = {"max_a": [2, 3], "b": [2, 2], "max_a_by_prompt": maxima, "b_by_prompt": means}
+    assert found.keys() == expected.keys() | {"max_a_rounding_floor"} and found["max_a_rounding_floor"] is floor
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], torch.as_tensor(value, dtype=torch.float32), equal_nan=True)
