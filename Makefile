@@ -9,7 +9,7 @@ READY  := $(VENV)/.depth-lib-installed
 # make help prints the lines that start with ##
 ## MODELS="A B"           names in params/models, folders or Hub ids; by default the papers' twelve models
 ## SET=demo               the models of one folder in params/models
-## DATASETS="gsm8k ..."   names in params/datasets (table: in OUT); by default the papers' three (table: all in OUT)
+## DATASETS="gsm8k ..."   names in params/datasets; by default the papers' three (make table: by default all in OUT)
 ## N_EXAMPLES=20          like any parameter of a run, overrides the params files: SOURCE=embedded, REMOTE=1,
 ##                        DTYPE=bfloat16, PROBES="logit_lens", OUT=folder, REPLACE=1 … (depth-lib sweep --help lists all)
 ## -j 4                   4 runs at a time (default: one per GPU, or one)
@@ -52,11 +52,11 @@ experiment: $(READY) ## measure the experiment's four toys that are in the repos
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "depth_lib needs Python 3.11 to 3.13, not $$($(PYTHON) -V); name one: make PYTHON=python3.11"; exit 1; }
-	@echo "installing what requirements.txt pins into $(VENV), once: 2 to 4 minutes, then: $(or $(MAKECMDGOALS),help)"
+	@echo "installing the packages in requirements.txt into $(VENV) (first time only, 2 to 4 minutes), then running make $(or $(MAKECMDGOALS),help)"
 	@$(PY) -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@# Installed for kernels that start in notebooks/; depth_lib registers itself with nnsight on import, so that it
-	@# travels to a server from here too.
+	@# travels to a server from this installation too.
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""depth_lib: how much of its depth does a language model use? Five probes, here or on NDIF."""
+"""depth_lib: how much of its depth does a language model use? Five probes, on your machine or on NDIF."""
 
 import importlib
 import os

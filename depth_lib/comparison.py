@@ -132,8 +132,8 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     If both models read the same prompts, the interval of the difference is computed by leaving out one prompt at a
     time, the same one for both.
 
-    Raises ValueError for fewer than two, models without prompts, or nothing in common, and MissingArtifact for a
-    folder without results.
+    Raises ValueError for fewer than two models or results, for models without prompts, or if the results share no probe
+    on the same data set. Raises MissingArtifact for a folder without results.
     Cost: two forward passes per prompt for models; else none.
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
@@ -144,7 +144,7 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     first, *others = found
     shared = [key for key in found[first] if all(key in found[name] for name in others)]
     if not shared:
-        have = "; ".join(f"{name} has {', '.join(map(_spoken, results))}" for name, results in found.items())
+        have = "; ".join(f'"{name}" has {", ".join(map(_spoken, results))}' for name, results in found.items())
         raise ValueError(f"they have no probe on the same dataset in common: {have}.")
     return Comparison({key: {name: found[name][key] for name in found} for key in shared})
 
@@ -157,13 +157,15 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
     """(dataset, probe) -> result of one model."""
     if isinstance(source, TransformersModel):
         if prompts is None:
-            raise ValueError(f'{name} is a model; give the prompts too: dl.compare({{"{name}": llm, …}}, prompts).')
+            raise ValueError(f'"{name}" is a model; give the prompts too: dl.compare({{"{name}": llm, …}}, prompts).')
         return {("", p.__name__): p(source, texts_of(prompts)) for p in (relative_contribution, logit_lens)}
     if isinstance(source, Mapping):
         return {("", _probe_of(name, source)): source}
     folder = getattr(source, "folder", source)
     if not isinstance(folder, str | Path):
-        raise ValueError(f"{name} is a {type(source).__name__}; give a model, a result, a Run or a folder of results.")
+        raise ValueError(
+            f'"{name}" is a {type(source).__name__}; give a model, a result, a Run or a folder of results.'
+        )
     folder = Path(folder).resolve()
     if not folder.is_dir():
         raise MissingArtifact(f"{name}: there is no folder {folder}; give that of a run, such as outputs/gsm8k/toy-8l")
@@ -183,4 +185,4 @@ def _probe_of(name: str, result: Mapping) -> str:
     partly = [probe for probe, schema in ARTIFACTS.items() if result.keys() & schema.shapes.keys()]
     if whole or partly:
         return (whole or partly)[0]
-    raise ValueError(f"{name} is not a probe's result; its keys are {', '.join(map(str, result))}.")
+    raise ValueError(f'"{name}" is not the result of a probe; its keys are {", ".join(map(str, result))}.')

@@ -66,7 +66,7 @@ def effective_depths(
     if not prompts:
         raise ValueError("give the prompts too: dl.effective_depths(llm, prompts).")
     if control and remote:
-        raise ValueError("a control draws random weights here; leave out remote or control.")
+        raise ValueError("a control draws random weights on this machine; leave out remote or control.")
     found = _measured(of, prompts, remote=remote)
     both = {"the model": found, CONTROL: _measured(untrained(of), prompts)} if control else {}
     return pd.concat(both, names=["model"]) if control else found

@@ -68,8 +68,8 @@ def paper(
     >>> dl.paper("4a", dl.load_model("toy-4l")).axes[0].get_xlabel()
     'Input of block $l$'
 
-    - figure: a number of Csordás et al. 2025, "2a" to "8" and "15" to "17b"; or of Hu et al. 2025, "hu6", "hu7" or
-      a name such as "gsm8k_hellaswag_logit_lens_kl"
+    - figure: a figure number in Csordás et al. 2025, "2a" to "8" and "15" to "17b"; or in Hu et al. 2025, "hu6", "hu7"
+      or a name such as "gsm8k_hellaswag_logit_lens_kl"
     - of: a model, which is measured; a result (from `linear_maps` for "8"); or a folder (required for the figures of Hu
       et al.)
     - prompts: list of strings for a model; by default ten GSM8K problems; those too long for the model are left out,
@@ -92,7 +92,7 @@ def paper(
     name, which, *datasets = *(FIGURES | HU)[figure], *[""] * (figure in FIGURES)
     kind = KINDS[name]
     if prompts is not None and not isinstance(of, TransformersModel):
-        raise ValueError("prompts are for a model, which is measured; leave the prompts out.")
+        raise ValueError("prompts are used only if a model is given, and this is not a model; leave the prompts out.")
     if isinstance(of, str | Path) and Path(of).is_dir():
         return _of_folder(figure, kind, which, datasets, of)
     if isinstance(of, str | Path) or not isinstance(of, TransformersModel | Mapping):

@@ -83,7 +83,7 @@ class Params(BaseModel):
     LENS: str | None = Field(None, description="a lens file; the logit lens is also computed with it")
     CONTROL: bool = Field(False, description="measure the same architecture with random weights too")
     REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], BeforeValidator(_no_number)] = Field(
-        False, description='run on NDIF; "local" tests a remote run on this machine, and a URL runs on that server'
+        False, description='run on NDIF, or on the server at a URL; "local" tests a remote run on this machine'
     )
     DATASET: str = Field(
         "gsm8k",
@@ -126,7 +126,8 @@ class DatasetFile(Params):
     )
     LEVEL: str | None = Field(
         default=None,
-        description="the field that holds a row's level of difficulty: a number, a text that contains one, or a list",
+        description="the field that holds a row's level of difficulty: a number, a text that contains one, or a list, "
+        "whose length is the level",
     )
     WITHIN_ANSWER: bool = Field(default=False, description="measure inside the answer, for worked solutions")
     MAX_TOKENS: int | None = Field(

@@ -194,9 +194,13 @@ class Run:
             if not can_be_folder(name):
                 raise ParamsError(f"{name!r} cannot be the name of a folder in {self.out}; give a short name")
         if params.CONTROL and self.on_server:
-            raise ParamsError("CONTROL draws random weights here, and REMOTE runs on a server; give only one of them")
+            raise ParamsError(
+                "CONTROL draws random weights on this machine, and REMOTE runs on a server; give only one of them"
+            )
         if params.PASSES > 1 and self.on_server:
-            raise ParamsError("PASSES unrolls the model here, and REMOTE runs on a server; give only one of them")
+            raise ParamsError(
+                "PASSES unrolls the model on this machine, and REMOTE runs on a server; give only one of them"
+            )
         self.folder = self.out / self.dataset / self.model
         self.name = f"{self.dataset} × {self.model}"
         if prompts is None and not (self.folder / RECORD).exists():
@@ -238,7 +242,7 @@ class Run:
         return path.exists() and not is_damaged(path) and not why_not_done(path, self.made_from(probe))
 
     def made_from(self, *probes: str) -> dict:
-        """The settings that determine these probes' results; only the texts may differ within a run."""
+        """The settings that determine these probes' results; within a run, they differ only in the texts read."""
         params = self.params
         how = {"dtype": params.DTYPE, "quantization": params.QUANTIZATION, "remote": False}
         if self.on_server:  # it chooses these itself

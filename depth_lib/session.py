@@ -1,4 +1,4 @@
-"""A probe runs in one nnsight session here, or as journalled jobs on a server."""
+"""A probe runs in one local nnsight session, or as journalled jobs on a server."""
 
 import contextlib
 import inspect
@@ -36,9 +36,9 @@ def run(
 ) -> dict:
     """The dict of tensors that probe(llm, *args, **named) returns in one session, on the CPU.
 
-    - remote: False, True (NDIF), "local" (serialised and run here) or a URL
+    - remote: False, True (NDIF), "local" (serialised and run on this machine) or a URL
     - over: the name of a list among the arguments; results are stacked over its items. "layers" are sent to a server
-      DEPTH_LIB_LAYERS_PER_JOB at a time (default: all). All others are prompts: one at a time here, and
+      DEPTH_LIB_LAYERS_PER_JOB at a time (default: all). All others are prompts: one at a time locally, and
       DEPTH_LIB_PROMPTS_PER_JOB on a server (default: PROMPT_BLOCKS_PER_JOB / blocks)
     - numbers: the items' numbers in error messages
     - label: the text of the progress bar
@@ -84,7 +84,7 @@ def _name(probe):
 
 
 def _run_locally(llm, probe, arguments, over, remote, label):
-    """The probe's results here: a list, for all items of `over` or for each prompt."""
+    """The probe's local results: a list, for all items of `over` or for each prompt."""
     check_same(llm, _name(probe), [value for name, value in arguments.items() if name != "arch"])
     with ONE_AT_A_TIME, torch.inference_mode(False), contextlib.ExitStack() as bar:
         parts = [arguments]

@@ -80,7 +80,7 @@ def test_models_are_measured_on_the_prompts_that_are_given():
     assert frame.set_index("rule").ed_second["kl"] is alone["toy-8l", "kl"] or (
         frame.set_index("rule").ed_second["kl"] == alone["toy-8l", "kl"]
     )
-    with pytest.raises(ValueError, match="toy-4l is a model; give the prompts too: dl.compare"):
+    with pytest.raises(ValueError, match='"toy-4l" is a model; give the prompts too: dl.compare'):
         dl.compare(models)
 
 
@@ -110,9 +110,9 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
     assert both.loc["b"].equals(dl.effective_depths(lens)) and both.index.names == ["model", "rule"]
     with pytest.raises(ValueError, match="give at least two results"):
         dl.compare({"base": lens})
-    with pytest.raises(ValueError, match="no probe on the same dataset in common: a has logit_lens; b has layer_eff"):
+    with pytest.raises(ValueError, match='no probe on the same dataset in common: "a" has logit_lens; "b" has layer'):
         dl.compare({"a": lens, "b": effects})
-    with pytest.raises(ValueError, match="b is not a probe's result; its keys are x"):
+    with pytest.raises(ValueError, match='"b" is not the result of a probe; its keys are x'):
         dl.compare({"a": lens, "b": {"x": 1}})
     with pytest.raises(MissingArtifact, match="b: there is no folder .*; give that of a run"):
         dl.compare({"a": lens, "b": tmp_path / "none"})

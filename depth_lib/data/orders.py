@@ -17,7 +17,7 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
     or if there is none.
     """
     if n_layers == 1:
-        raise ValueError("a model with one block cannot lose it.")
+        raise ValueError("a model with one block cannot be shortened or reordered; use one with two or more.")
     if isinstance(sizes, int):
         raise ValueError(f"sizes={sizes!r}; give a list of numbers: sizes=[{sizes}].")
     named = {"doubling": [2**k for k in range((n_layers // 2).bit_length())], "all": range(1, n_layers)}

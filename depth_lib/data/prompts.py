@@ -39,9 +39,12 @@ def load_prompts(
       difficulty: "mquake", "math". Or the name of a file params/datasets/<name>.yaml, a .txt file with one prompt per
       line, or with `column` a .jsonl, .csv or .parquet file.
     - n_examples: by default 10 (aime24: 5; a file: all). If there are fewer rows, all are used, with a warning.
-    - source: "hub"; "embedded" (ships with the package; like the text that the toys were trained on); "sample" (ships,
-      for language models: the first 12 rows of GSM8K's test split, or rows written for this package); or a .jsonl,
-      .csv, .parquet, .txt file.
+    - source: one of
+      - "hub"
+      - "embedded": ships with the package; like the text that the toys were trained on
+      - "sample": ships with the package, for models other than the toys: the first 12 rows of GSM8K's test split; for
+        other data sets, rows written for this package
+      - a .jsonl, .csv, .parquet or .txt file
     - tokenizer: counts tokens of aime24's prompts; those over 400 tokens are left out (default: the papers', from the
       Hub).
     - seed: of a drawn dataset (default 123)
@@ -60,14 +63,20 @@ def load_prompts(
     suffix = Path(dataset).suffix.lower()
     alone = column is not None or suffix == ".txt"
     if alone and (source != "hub" or suffix not in FORMATS):
-        raise PromptError('column= reads one file, without a source: dl.load_prompts("mine.jsonl", column="text")')
+        raise PromptError(
+            "column= needs a file in place of the data set's name, and no source=: "
+            'dl.load_prompts("mine.jsonl", column="text")'
+        )
     if alone:
         dataset, source = Path(dataset).stem, Path(dataset).expanduser()
     kind = Dataset.model_validate({"DATASET": dataset}) if alone else dataset_named(dataset, source)
     if seed is not None and not (dataset in DRAWN and source in NAMED_SOURCES):
         raise PromptError(f"{dataset} is not drawn at random, and has no seed; leave seed= out")
     if tokenizer is not None and (isinstance(tokenizer, str) or not kind.MAX_TOKENS):
-        raise PromptError("tokenizer= counts tokens in aime24's prompts; give a transformers tokenizer or None")
+        raise PromptError(
+            "tokenizer= must be a transformers tokenizer, and applies only to data sets with MAX_TOKENS, such as "
+            "aime24; leave it out"
+        )
     prompts, too_long, left_out = [], 0, 0
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None

@@ -39,7 +39,8 @@ def deep_thinking_ratio(
     - `correlation`, `correlation_low`, `correlation_high`: Spearman's, with correct, and its interval (Bonett and
       Wright 2000). NaN if all responses are right or all are wrong
 
-    Raises ValueError for a result without settling layers, for g without `jsd`, or if `correct` has the wrong length.
+    Raises ValueError for a result without settling layers, for a g other than 0.5 if the result has no `jsd`, or if
+    `correct` has the wrong length.
     `dl.plot("late_tokens", result | {"correct": correct})` draws it.
     Source: Chen et al. 2026 (arXiv 2602.13517). Cost: no forward pass.
     """
@@ -63,9 +64,7 @@ def deep_thinking_ratio(
     if correct is not None:
         right = as_array(correct).astype(float)
         if right.shape != (len(frame),):
-            raise ValueError(
-                f"there are {len(frame)} responses, and correct has shape {right.shape}; give one value for each"
-            )
+            raise ValueError(f"correct has shape {right.shape}, not ({len(frame)},); give one value for each response")
         frame["correct"] = right
         names = ("correlation", "correlation_low", "correlation_high")
         frame.attrs |= dict(zip(names, _correlation(frame.ratio, frame.correct), strict=True))

@@ -12,7 +12,7 @@ from .rules import as_array, without_gain
 
 @dataclass(repr=False)
 class Removable:
-    """The blocks that can be removed. Printed, it is a sentence; `remove_blocks` accepts it as `s`.
+    """The blocks that can be removed. Printing it gives a sentence; pass it to `remove_blocks` as `s`.
 
     - n, s: blocks s to s + n - 1 can be removed; if no block can be, n is 0 and s is None
     - loss: the rise in nats per token on the prompts that were not used to choose the blocks, with its 95 % interval

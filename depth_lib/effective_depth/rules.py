@@ -189,7 +189,8 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
     named = {key: curve for key, curve in zip(rule.keys, curves, strict=True) if curve is not None}
     result = given if isinstance(given, Mapping) else named
     if not rule.reads(result):
-        raise ValueError(f"{name} needs {', '.join(rule.keys)}, or a result from {rule.probe}.")
+        keys = " and ".join(", ".join(rule.keys).rsplit(", ", 1))
+        raise ValueError(f"{name} needs {keys}, or a result from {rule.probe}.")
     shapes = {as_array(result[key]).shape for key in rule.keys}
     if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or not shape[0]:
         raise ValueError(f"{name} needs curves with one value per layer, all of the same length.")

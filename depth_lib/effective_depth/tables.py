@@ -68,7 +68,10 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
     ValueError where no rule reads the result.
     """
     if not (rows := [*_rows(result)]):
-        raise ValueError("this result has no effective depth; give one from logit_lens or relative_contribution")
+        raise ValueError(
+            "no effective depth can be computed from this result; give a result from logit_lens or "
+            "relative_contribution"
+        )
     return _typed(rows, _COLUMNS)
 
 

@@ -90,8 +90,8 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
     for name, one in results.items():
         if not kind.values(one):
             of = f"is from {one.probe}" if isinstance(one, Result) else f"has {', '.join(map(str, one)) or 'nothing'}"
-            wanted = f"this figure needs a {kind.probe} result that has {kind.needs}"
-            raise ValueError(f"{wanted}; {name or 'yours'} {of}.")
+            wanted = f"this figure needs a {kind.probe} result with the key{'s' * callable(kind.read)} {kind.needs}"
+            raise ValueError(f'{wanted}; "{name}" {of}.' if name else f"{wanted}; yours {of}.")
     if kind.mark == "curves":
         return [Panel("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind
     panels = [panel for name, one in results.items() for panel in _panels(kind, name, one)]

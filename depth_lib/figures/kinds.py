@@ -65,7 +65,8 @@ class Kind:
     @property
     def needs(self) -> str:
         """The keys that it reads, in words."""
-        return ", ".join(ARTIFACTS[self.probe].required) if callable(self.read) else " or ".join(self.read)
+        keys = ARTIFACTS[self.probe].required if callable(self.read) else self.read
+        return (" and " if callable(self.read) else " or ").join(f'"{key}"' for key in keys)
 
     @property
     def of_question(self) -> bool:

@@ -54,8 +54,8 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
 
     Returns a Lens, as `fit_lens` does.
 
-    Raises LensError for a file that is none of these, lacks a layer, or is not finite. Whether it fits the model is
-    checked where it is used.
+    Raises LensError for a file that is none of these, lacks a layer, or has values that are not finite. Whether it fits
+    the model is checked where it is used.
     Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); Belrose et al. 2023 (arXiv 2303.08112).
     Cost: no forward pass; 4 L d² bytes.
     """
@@ -76,7 +76,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
 
 
 def _found(source, revision):
-    """The path of a file that is here or on the Hub."""
+    """The path of a file, local or on the Hub."""
     path = Path(source).expanduser()
     if path.is_file():
         if revision:
@@ -93,7 +93,9 @@ def _found(source, revision):
             return Path(hf_hub_download(f"{owner}/{name}", file, repo_type=kind, revision=revision))
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, files and networks)
         problem = reason(error)
-    raise LensError(f"{source} is neither here nor on the Hub ({problem}); give its path, or owner/name/path there")
+    raise LensError(
+        f"{source} is neither a local file nor on the Hub ({problem}); give its path, or owner/name/path there"
+    )
 
 
 def _stored(source, revision):
@@ -156,7 +158,7 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
 
 def unembedding_hash(llm: TransformersModel) -> str | None:
     """The hash that tuned-lens keeps: of the unembedding's corners, printed with one digit. None if the weights are
-    not here.
+    on a server.
     """
     weight = llm._module.get_output_embeddings().weight
     if weight.is_meta or not weight.is_floating_point():
@@ -183,6 +185,6 @@ def translators(llm: TransformersModel, lens: Any, remote: bool | str) -> dict[s
         n_bytes = sum(tensor.nbytes for tensor in translators.values())
         said = f"the lens has {n_bytes / 2**20:,.0f} MiB, which travel with each job"
         if n_bytes > LARGEST_REQUEST:
-            raise LensError(f"{said}, and a server takes {LARGEST_REQUEST / 2**20:.0f}; load the model here")
+            raise LensError(f"{said}, and a server takes {LARGEST_REQUEST / 2**20:.0f}; load the model on this machine")
         say(said)
     return translators

@@ -24,8 +24,8 @@ from .jacobian import SKIPPED, measure_jacobian
 from .regression import accumulate, solve
 
 NO_GRADIENTS = (
-    "the server's sandbox returns no gradients; read a published lens (dl.load_lens), fit with the weights here, or "
-    'give kind="ridge"'
+    "the server's sandbox returns no gradients; read a published lens (dl.load_lens), fit with the weights on this "
+    'machine, or give kind="ridge"'
 )
 N_TOKENS = 128  # of a text, as for published lenses
 _EVERY = 30.0  # seconds between two checkpoints, and as many more for each 256 MiB of sums
@@ -167,7 +167,7 @@ def _change(before, lens):
     if before is None:
         return ""
     change = (lens["A"] - before["A"]).norm(dim=(1, 2)) / lens["A"].norm(dim=(1, 2))
-    return f": the maps changed by {change.mean():.1%} since the last line"
+    return f": the maps changed by {change.mean():.1%} since the previous report"
 
 
 def _write(path, value):

@@ -61,8 +61,9 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
 def check_kind(tokenizer: object) -> None:
     """Raise ModelError for anything but a transformers tokenizer."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        inside = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else "that of AutoTokenizer"
-        raise ModelError(f"a {type(tokenizer).__name__} is not a transformers tokenizer; give {inside}.")
+        inside = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else ""
+        give = inside or "one from AutoTokenizer.from_pretrained(...)"
+        raise ModelError(f"a {type(tokenizer).__name__} is not a transformers tokenizer; give {give}.")
 
 
 def logits_of(model: nn.Module, ids: list[int]) -> Tensor:

@@ -174,7 +174,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
 
 
 def check_here(llm: TransformersModel) -> None:
-    """Measure the identities of a model whose weights are here, and compare its logits with those that probes read.
+    """Measure the identities of a local model, and compare its logits with those that probes read.
 
     Raises ArchitectureError if one of these fails.
     """

@@ -158,7 +158,7 @@ def _plain(node):
 def _terms(node, h):
     """{node: factor} of the sum that this node is: h, or outputs of modules where possible.
 
-    The factor is NaN if it depends on weights that are not here.
+    The factor is NaN if it depends on weights that are on a server.
     """
     node = _plain(node)
     if node is None or node is h:

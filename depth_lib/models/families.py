@@ -181,7 +181,7 @@ def describe(llm: TransformersModel) -> Arch:
 
 
 def _head_dtype(llm):
-    """The unembedding's dtype, if its weights are here and not quantised."""
+    """The unembedding's dtype, if its weights are local and not quantised."""
     head = llm._module.get_output_embeddings() if llm.dispatched else None
     weight = getattr(head, "weight", None)
     return weight.dtype if weight is not None and weight.is_floating_point() and weight.element_size() > 1 else None

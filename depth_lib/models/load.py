@@ -81,11 +81,12 @@ def load_model(
       - a toy ("toy-8l"), or "SmolLM2-135M-Instruct" (93 MB, fetched once)
       - a name in params/models ("Qwen2.5-14B"), or a Hub id ("Qwen/Qwen2.5-7B")
       - a checkpoint folder
-      - a GGUF file, here ("x.gguf") or on the Hub ("owner/name/x.gguf"), dequantised once
-      - a transformers model in memory, including a PEFT model: it is put into evaluation mode, and takes no
-        other arguments
+      - a GGUF file, local ("x.gguf") or on the Hub ("owner/name/x.gguf"), dequantised once
+      - a transformers model in memory, including a PEFT model: it needs `tokenizer`, is put into evaluation mode, and
+        takes no revision, dtype, quantization, device_map or tensor_parallel
     - tokenizer: the tokenizer of a model in memory
-    - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call here
+    - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call on this
+      machine
     - revision: branch, tag or commit, of a Hub id
     - dtype: a torch dtype or its name; by default float32 for toys and GGUF files, else the checkpoint's
     - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: no quantization
@@ -107,7 +108,7 @@ def load_model(
     here = remote in (False, "local")
     if isinstance(name, nn.Module):
         if tokenizer is None or not here:
-            raise ModelError("a model in memory needs its tokenizer and runs here: dl.load_model(model, tokenizer).")
+            raise ModelError("a model in memory needs its tokenizer and runs locally: dl.load_model(model, tokenizer).")
         given = [one for one in (revision, dtype, quantization, device_map) if one not in (None, FROM_ENTRY)]
         if given or tensor_parallel != 1:
             raise ModelError(

@@ -119,6 +119,6 @@ def check_devices(device_map: str | dict | None) -> None:
                 raise ValueError("weights there cannot be read")
         except Exception as error:  # each backend raises its own
             raise ModelError(
-                f"device_map names {place!r}, which cannot be used here ({reason(error)}); "
+                f"device_map names {place!r}, which cannot be used on this machine ({reason(error)}); "
                 f"use another device, or one of {', '.join(SPREADS)}."
             ) from error

@@ -84,7 +84,7 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     copies. If its config cannot say which blocks run, a warning says so and saving is refused.
 
     Raises ValueError for an order that is empty or has unknown numbers, or if the model is spread over several
-    devices, and ModelError if its weights are not here.
+    devices, and ModelError if its weights are on a server.
     Cost: no weight is copied; a few passes of 4 to 8 tokens.
     """
     blocks_path = _with_weights(llm).found.blocks
@@ -164,10 +164,10 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
 
 
 def _with_weights(llm):
-    """The Record of a model; ModelError if its weights are not here."""
+    """The Record of a model; ModelError if its weights are on a server."""
     record = known(llm)
     if llm._module.device.type == "meta":
-        raise ModelError("its weights are on the server; load the model here: dl.load_model(name).")
+        raise ModelError("its weights are on the server; load the model on this machine: dl.load_model(name).")
     return record
 
 

@@ -86,7 +86,7 @@ def block_removal(
 
     if part != "layer":
         if not refined:
-            raise ValueError(f"sizes are for whole blocks; leave them out with part={part!r}.")
+            raise ValueError(f"sizes= applies only to whole blocks; with part={part!r}, leave sizes= out.")
         single = measure([[l] for l in range(n_layers)])["removal_loss"].nanmean(0)
         order = single.argsort(stable=True).tolist()
         found = measure([order[:k] for k in range(1, n_layers + 1)])

@@ -92,7 +92,7 @@ def checked_choices(choices: Any) -> list[Choice]:
         if not all(isinstance(text, str) for text in (context, *endings)):
             raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give a string as context and as each ending.")
     if len({len(endings) for _, endings, _ in given}) > 1:
-        raise ValueError("the choices differ in their numbers of endings; give one number of endings at a time.")
+        raise ValueError("the choices have different numbers of endings; measure those with the same number together.")
     return given
 
 

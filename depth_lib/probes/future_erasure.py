@@ -1,4 +1,4 @@
-"""Until which block any later prediction needs a token's residual, or those of all tokens before (Csordás et al. 3.4).
+"""The effect on any later prediction of erasing a token's residual, or those of all tokens before (Csordás et al. 3.4).
 
 The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tests/oracles/answers.py):
 
@@ -29,7 +29,8 @@ def future_erasure(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """Up to which block any later prediction depends on a token's residual stream, or on those of all earlier tokens.
+    """How much any later prediction changes if one token's residual stream, or that of all earlier tokens but the
+    first, is replaced by the mean at a given layer.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.future_erasure(llm, "5 + 7 = ", "12", prompts)["past_erasure"].shape

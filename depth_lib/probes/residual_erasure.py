@@ -1,4 +1,4 @@
-"""Probe 4: until which block a token's residual is needed (Csordás et al. 2025, section 3.4).
+"""Probe 4: the effect of erasing a token's residual on the answer (Csordás et al. 2025, section 3.4).
 
 The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tests/oracles/answers.py):
 
@@ -29,7 +29,7 @@ def residual_erasure(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """Up to which block the answer depends on each token's residual stream.
+    """How much the answer changes if one token's residual stream is replaced by the mean at a given layer.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> erasure = dl.residual_erasure(llm, "5 + 7 = ", "12", prompts)

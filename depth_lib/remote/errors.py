@@ -40,7 +40,7 @@ class Forgotten(JobFailed):
 
 
 class ResultRefused(RemoteError, ValueError):
-    """The result could run code here, cannot be read, or has numbers that are not finite. It is not kept."""
+    """The result could run code on this machine, cannot be read, or has numbers that are not finite. It is not kept."""
 
 
 AGAIN = "run again to submit a new job"

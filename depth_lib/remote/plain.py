@@ -83,8 +83,8 @@ class _Unpickler(pickle.Unpickler):
 
 def _refused(what):
     return ResultRefused(
-        f"the result asks for {what}, which no tensor or plain container needs and which may run code here; it was not "
-        "loaded: ask those who run the server what they changed"
+        f"the result asks for {what}, which no tensor or plain container needs and which may run code on this "
+        "machine; it was not loaded: ask those who run the server what they changed"
     )
 
 

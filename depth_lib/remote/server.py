@@ -83,7 +83,7 @@ def tell_about(host: str, key: str) -> None:
     there = _told(host, key, "env")
     if isinstance(there.get("packages"), dict):
         differ = EnvComparison(get_local_env(), there).critical_mismatches
-        versions = [f"{name} {of['remote']} (here {of['local']})" for name, of in sorted(differ.items())]
+        versions = [f"{name} {of['remote']} ({of['local']} on this machine)" for name, of in sorted(differ.items())]
         if versions:
             say(f"{host} has {', '.join(versions)}; numbers may differ from those of this machine")
 

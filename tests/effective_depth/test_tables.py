@@ -66,7 +66,7 @@ def test_notes_say_which_limit_is_missing_and_why_there_is_no_interval():
     sound = effective_depths(result_of("logit_lens", 8))
     for end in ("low", "high"):
         assert ((sound[end] + 1) / 8 == sound[f"ratio_{end}"]).all() and (sound.note == "").all()
-    with pytest.raises(ValueError, match="this result has no effective depth"):
+    with pytest.raises(ValueError, match="no effective depth can be computed from this result"):
         effective_depths(result_of("layer_effects", 8))
 
 

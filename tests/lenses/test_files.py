@@ -79,7 +79,7 @@ BAD_FILES = {
     "no lens": ({"weights": NAN}, "is not a lens for all layers: it has no 'J'"),
     "a list": ([NAN], "is not a lens for all layers"),
     "no tensors": ("Dear reader", "is not a lens for all layers"),
-    "nowhere": (None, "is neither here nor on the Hub"),
+    "nowhere": (None, "is neither a local file nor on the Hub"),
 }
 
 

@@ -122,7 +122,7 @@ def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, toke
     assert "a SimpleNamespace is not a transformers tokenizer; give the one inside" in line(
         model, SimpleNamespace(tokenizer=tokenizer)
     )
-    assert "a str is not a transformers tokenizer; give that of AutoTokenizer" in line(model, "toy-4l")
+    assert "a str is not a transformers tokenizer; give one from AutoTokenizer" in line(model, "toy-4l")
     bert = AutoModel.from_config(BertConfig(vocab_size=112, hidden_size=32, num_attention_heads=4))
     assert "a BertModel has no head that gives logits" in line(bert, tokenizer)
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=112, d_model=32, num_layers=1, num_heads=2))
@@ -141,7 +141,7 @@ def test_an_attention_that_is_not_read_is_named_with_the_one_to_load(tokenizer):
 
 def test_a_model_in_memory_needs_its_tokenizer_and_runs_here(model, tokenizer):
     for given in ((model,), (model, tokenizer, True)):
-        with pytest.raises(dl.ModelError, match="needs its tokenizer and runs here"):
+        with pytest.raises(dl.ModelError, match="needs its tokenizer and runs locally"):
             dl.load_model(*given)
 
 

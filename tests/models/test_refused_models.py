@@ -250,14 +250,20 @@ def nothing_fetched(monkeypatch):
         ({"quantization": "3bit"}, 'quantization="3bit" is not known; did you mean 8bit?'),
         ({"remote": "lokal"}, "remote='lokal' is not a host; use True, False, \"local\" or a URL"),
         ({"quantization": "8bit", "remote": True}, "its server decides how weights are held; use quantization=None"),
-        ({"device_map": "cuda:99"}, "device_map names 'cuda:99', which cannot be used here ("),
-        ({"device_map": "meta"}, "device_map names 'meta', which cannot be used here (weights there cannot be"),
-        ({"device_map": {"": "disk"}}, "device_map names 'disk', which cannot be used here (weights there cannot"),
+        ({"device_map": "cuda:99"}, "device_map names 'cuda:99', which cannot be used on this machine ("),
+        (
+            {"device_map": "meta"},
+            "device_map names 'meta', which cannot be used on this machine (weights there cannot be",
+        ),
+        (
+            {"device_map": {"": "disk"}},
+            "device_map names 'disk', which cannot be used on this machine (weights there cannot",
+        ),
         ({"dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn' is not a torch floating-point type; use float32,"),
         ({"torch_dtype": "bfloat16"}, 'load_model has no argument torch_dtype; give dtype="bfloat16".'),
         ({"load_in_8bit": True}, 'load_model has no argument load_in_8bit; give quantization="8bit".'),
         ({"attn_implementation": "eager"}, "load_model has no argument attn_implementation; give the model itself: "),
-        ({"device_map": {"model": "cpu", "lm_head": 99}}, "device_map names 99, which cannot be used here"),
+        ({"device_map": {"model": "cpu", "lm_head": 99}}, "device_map names 99, which cannot be used on this machine"),
     ],
 )
 def test_what_this_machine_cannot_do_is_refused_before_any_download(options, message):

@@ -262,7 +262,7 @@ def test_a_run_of_several_passes_lies_beside_that_of_one(tmp_path, capsys):
     dl.Run(asked | {"PASSES": 1, "PART": "question"}).result("logit_lens")
     (of_loop,) = (line for line in Study(tmp_path).missing() if "for gsm8k-question × toy-4l-x3 " in line)
     assert "run: depth-lib sweep --models toy-4l --datasets gsm8k --passes 3 --part question --probes " in of_loop
-    with pytest.raises(ParamsError, match="PASSES unrolls the model here, and REMOTE runs on a server"):
+    with pytest.raises(ParamsError, match="PASSES unrolls the model on this machine, and REMOTE runs on a server"):
         dl.Run(asked | {"REMOTE": True})
 
 
