@@ -39,6 +39,8 @@ class Comparison:
     results: Mapping[tuple[str, str], Mapping[str, Mapping]]
 
     def __repr__(self) -> str:
+        if self.frame.empty:
+            return "no effective depths: they need logit_lens or relative_contribution; .plot() draws these results"
         return self.frame.to_string(index=False, na_rep="–", float_format="{:.2f}".format)
 
     @property
@@ -139,6 +141,9 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
         raise ValueError('give at least two results, or models with prompts: dl.compare({"base": a, "tuned": b}).')
     if prompts is not None and not any(isinstance(source, TransformersModel) for source in of.values()):
+        for source in of.values():
+            if isinstance(source, str) and _names_a_model(Path(source)):
+                raise ValueError(f"{source!r} is a name; give the model itself, dl.load_model({source!r}).")
         raise ValueError("prompts are for models, and these are results; leave the prompts out.")
     found = {name: _results_of(name, source, prompts) for name, source in of.items()}
     first, *others = found
@@ -146,7 +151,16 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     if not shared:
         have = "; ".join(f'"{name}" has {", ".join(map(_spoken, results))}' for name, results in found.items())
         raise ValueError(f"they have no probe on the same dataset in common: {have}.")
-    return Comparison({key: {name: found[name][key] for name in found} for key in shared})
+    comparison = Comparison({key: {name: found[name][key] for name in found} for key in shared})
+    if comparison.frame.empty and not any(True for kind in FIGURES for _ in comparison._drawn(kind)):
+        probes = ", ".join(probe for _, probe in shared)
+        raise ValueError(f"they have no depths to compare, only {probes}; give logit_lens or relative_contribution.")
+    return comparison
+
+
+def _names_a_model(path: Path) -> bool:
+    """Whether a path is not a folder of results, but a checkpoint or nothing."""
+    return not path.is_dir() or (path / "config.json").is_file()
 
 
 def _spoken(key: tuple[str, str]) -> str:
@@ -169,6 +183,8 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
     folder = Path(folder).resolve()
     if not folder.is_dir():
         raise MissingArtifact(f"{name}: there is no folder {folder}; give that of a run, such as outputs/gsm8k/toy-8l")
+    if _names_a_model(folder):
+        raise ValueError(f"{name}: {folder} is a model, not results; load it first: dl.load_model(folder).")
     of_run = any(folder.glob("*.pt"))
     study = Study(folder.parents[1], [folder.name], [folder.parent.name]) if of_run else Study(folder)
     if len(study.models) > 1:

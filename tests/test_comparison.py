@@ -116,6 +116,13 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
         dl.compare({"a": lens, "b": {"x": 1}})
     with pytest.raises(MissingArtifact, match="b: there is no folder .*; give that of a run"):
         dl.compare({"a": lens, "b": tmp_path / "none"})
+    maps = dl.compare({"a": effects, "b": effects})
+    assert maps.frame.empty and str(maps).startswith("no effective depths: ") and maps.plot("layer_effects")
+    erasure = result_of("residual_erasure", 8)
+    with pytest.raises(ValueError, match="they have no depths to compare, only residual_erasure; give logit_lens or"):
+        dl.compare({"a": erasure, "b": erasure})
+    with pytest.raises(ValueError, match=r"toy-4l is a model, not results; load it first: dl\.load_model"):
+        dl.compare({"a": lens, "b": toy_path("toy-4l")})
     for model in ("one", "two"):
         save(tmp_path, model, "logit_lens", result=lens)
     with pytest.raises(ValueError, match="has one, two; give one model's, .*gsm8k/NAME"):

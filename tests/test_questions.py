@@ -35,6 +35,7 @@ def test_stored_responses_are_measured_where_the_datasets_file_names_their_field
         truth = getattr(dl, probe)(run.llm, questions, answers=responses)
         assert torch.equal(run.result(probe)[key], truth[key])
         assert run.result(probe)["n_tokens"].tolist() == [2, 6]
+    assert len(dl.early_exit(run.result("logit_lens"))) == 4
 
 
 def test_choices_are_a_runs_too(tmp_path):

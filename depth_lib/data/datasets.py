@@ -139,7 +139,8 @@ class Dataset(DatasetFile):
     def _write(self, key: str, where: str, row: dict) -> str:
         template = getattr(self, key)
         if not template:
-            raise PromptError(f"{self.path} has no {key}; write how a row becomes a prompt, as in gsm8k.yaml")
+            field = "answer" if key == "ANSWER_TEMPLATE" else "question"
+            raise PromptError(f'{self.path} has no {key}; write how a row becomes text: {key}: "{{{{ {field} }}}}"')
         try:
             return _compiled(template).render({field: value for field, value in row.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 (templates can raise anything)

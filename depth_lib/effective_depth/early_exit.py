@@ -9,7 +9,7 @@ from .rules import as_array
 
 
 def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
-    """For each exit layer, the share of generated tokens that stay the same, and the best speed of self-speculation.
+    """For each exit layer, the share of a response's tokens that stay the same, and the best speed of self-speculation.
 
     >>> llm = dl.load_model("toy-4l")
     >>> lens = dl.logit_lens(llm, ["5 + 7 = "], generate=4)
@@ -22,7 +22,8 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     over plain generation is (1 − α^{k+1}) / (1 − α) / (k l / L + 1). It assumes that tokens are independent and
     that a pass over k + 1 tokens takes as long as over one; LayerSkip's own runs reach 86 to 92 % of it.
 
-    - generated: from `logit_lens(llm, prompts, generate=n)`
+    - generated: from `logit_lens` with generate= or answers=; α is the share at which h_l and the whole model have
+      the same top token, whether or not a stored answer has this token
     - most: the largest k
 
     Returns a DataFrame by layer, and prints its best row:
@@ -31,12 +32,14 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     - drafts: the best k
     - speedup: the speed-up with this k; one more column for each k
 
-    Raises ValueError for a result without generated tokens, a model of one block, or most < 1.
+    Raises ValueError for a result without responses, a model of one block, or most < 1.
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); Leviathan et al. 2023 (2211.17192).
     Cost: no forward pass.
     """
-    if not {"generated", "res_top1"} <= generated.keys():
-        raise ValueError("no tokens were generated; give the result of dl.logit_lens(llm, prompts, generate=64)")
+    meta = generated.get("meta", {})
+    responses = "generated" in generated or "responses" in meta or "answers" in meta.get("settings", {})
+    if "res_top1" not in generated or not responses:
+        raise ValueError("the result has no responses; give that of dl.logit_lens(llm, prompts, generate=64)")
     if most < 1 or len(generated["res_top1"]) < 2:
         raise ValueError("early_exit needs a model with at least two blocks, and `most` must be at least 1")
     stay = as_array(generated["res_top1"]).astype(float)

@@ -32,8 +32,9 @@ class Removable:
     def __repr__(self) -> str:
         if self.note:
             return f"It is not known which blocks can be removed: {self.note}"
-        ends = "" if np.isnan(self.loss.low) else f" [{self.loss.low:.3f}, {self.loss.high:.3f}]"
-        cost = f"{self.loss.value:.3f}{ends} nats per token"
+        digits = 4 if self.s is None else 3  # so that a cost just above `at_most` does not look like it
+        ends = "" if np.isnan(self.loss.low) else f" [{self.loss.low:.{digits}f}, {self.loss.high:.{digits}f}]"
+        cost = f"{self.loss.value:.{digits}f}{ends} nats per token"
         if self.s is None:
             return f"No block can be removed for {self.at_most:g} nats per token: the cheapest removal costs {cost}"
         which = blocks_named(self.s, self.n).capitalize()

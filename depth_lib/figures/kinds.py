@@ -31,6 +31,7 @@ class Kind:
     later layers.
     limits: of the vertical axis or the colours.
     rule: the effective depth that is marked. colours: the label of the maps' colour bar.
+    optional: what `read` reads beyond the probe's required keys.
     """
 
     probe: str
@@ -46,6 +47,7 @@ class Kind:
     rule: str = ""
     log: bool = False
     colours: str = ""
+    optional: str = ""
 
     def values(self, result: Mapping) -> Values:
         """What is drawn of a result; empty if it has none of this."""
@@ -65,6 +67,8 @@ class Kind:
     @property
     def needs(self) -> str:
         """The keys that it reads, in words."""
+        if self.optional:
+            return self.optional
         keys = ARTIFACTS[self.probe].required if callable(self.read) else self.read
         return (" and " if callable(self.read) else " or ").join(f'"{key}"' for key in keys)
 
@@ -319,6 +323,7 @@ KINDS: dict[str, Kind] = {
         "answer map",
         (0, 1),
         colours="Divergence (bits)",
+        optional='"jsd" and "tokens", from per_token=True',
     ),
     "late_tokens": Kind(
         "logit_lens",
@@ -329,6 +334,7 @@ KINDS: dict[str, Kind] = {
         "Deep-thinking ratio",
         "Response: 0 wrong, 1 right",
         "scores",
+        optional='"settling" and "correct", as in result | {"correct": …}',
     ),
     "direct_effects": Kind(
         "direct_effects",

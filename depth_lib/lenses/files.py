@@ -4,15 +4,18 @@ A lens is a dict, `Lens`; h_l enters block l.
 """
 
 import hashlib
+import io
 import json
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
 from nnsight import TransformersModel
 
+from ..files import writable_folder, write_together
 from ..hub import without_retries
 from ..models.check import name_of
 from ..models.errors import reason
@@ -23,17 +26,57 @@ from ..remote.server import say
 LARGEST_REQUEST = 2**29  # bytes: a request waits in NDIF's queue as one value of Redis
 
 
-class Lens(TypedDict):
-    """A_l h_l + b_l expresses h_l in the last layer's coordinates."""
-
-    A: torch.Tensor  # [L, d, d], float32
-    b: torch.Tensor  # [L, d], float32
-    kind: NotRequired[str]  # "jacobian", "ridge" or "tuned"
-    unembedding: NotRequired[str | None]  # a hash of the matrix it was fitted with
-
-
 class LensError(ParamsError):
     """A lens cannot be read, or belongs to a different model; the message says what to do next."""
+
+
+class Lens(dict[str, Any]):
+    """A dict in which A_l h_l + b_l expresses h_l in the last layer's coordinates.
+
+    - A [L, d, d], b [L, d]: float32
+    - kind: "jacobian", "ridge" or "tuned"
+    - unembedding: a hash of the matrix it was fitted with, or None
+    """
+
+    def __reduce__(self):
+        return OrderedDict, (), None, None, iter(self.items())  # as a Result: torch.load(weights_only=True) reads it
+
+    def __repr__(self) -> str:
+        n_layers, width = self["b"].shape
+        return f"{self.get('kind', '')} lens of {n_layers} layers, width {width}".strip()
+
+    def save(self, path: str | Path) -> Path:
+        """Save the lens as a `.pt` file, which `load_lens` reads, and return the path.
+
+        Raises LensError for a path that does not end in .pt, or whose folder cannot be written.
+        """
+        path = lens_path(path)
+        write(path, published(self))
+        return path
+
+
+def lens_path(path: str | Path) -> Path:
+    """The path of a lens file in a folder that can be written; LensError if it is neither."""
+    if Path(path).suffix != ".pt":
+        raise LensError(f"{path} is not a lens file; the path must end in .pt")
+    writable_folder(Path(path).parent, LensError)
+    return Path(path)
+
+
+def published(lens: Mapping) -> dict[str, Any]:
+    """A lens in the format of published Jacobian files, with A_0 and b besides."""
+    first, *others = (matrix.clone() for matrix in lens["A"])
+    J = dict(enumerate(others))
+    stored = {"J": J, "source_layers": list(J), "d_model": lens["A"].shape[-1], "A_0": first}
+    return stored | {key: lens[key] for key in ("b", "kind", "unembedding") if key in lens}
+
+
+def write(path: Path, value: Any) -> None:
+    """torch.save, to a file that appears whole or not at all."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_together({path: buffer.getvalue()})
 
 
 def load_lens(source: str | Path, revision: str | None = None) -> Lens:
@@ -65,7 +108,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
         else:
             config = json.loads(_found(f"{source}/config.json", revision).read_bytes())
             lens = _tuned(_stored(f"{source}/params.pt", revision), config)
-        return finite(lens, source)
+        return Lens(finite(lens, source))
     except LensError:
         raise
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of pickles, JSON and shapes)
@@ -124,7 +167,7 @@ def _tuned(stored, config):
     return {"A": A, "b": b, "kind": "tuned", "unembedding": config.get("unembed_hash")}
 
 
-def finite(lens: Any, name: str | Path) -> Lens:
+def finite(lens: Any, name: str | Path) -> Any:
     """The lens; LensError if a number is not finite."""
     if lens["A"].isfinite().all() and lens["b"].isfinite().all():
         return lens

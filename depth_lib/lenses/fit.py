@@ -1,7 +1,6 @@
 """fit_lens: the Jacobian lens, or a ridge of the last residual on each, text by text."""
 
 import hashlib
-import io
 import json
 import time
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ import torch
 from nnsight import TransformersModel
 
 from ..data.tokens import tokenize
-from ..files import writable_folder, write_together
 from ..models.check import arch_to_change, name_of, verified_arch
 from ..params import not_among, warn
 from ..remote.errors import JobFailed
@@ -19,7 +17,7 @@ from ..remote.server import NO_GRADIENT
 from ..residual.budget import check_budget
 from ..residual.states import states_of_sequences
 from ..session import run
-from .files import Lens, LensError, finite, unembedding_hash
+from .files import Lens, LensError, finite, lens_path, published, unembedding_hash, write
 from .jacobian import SKIPPED, measure_jacobian
 from .regression import accumulate, solve
 
@@ -54,7 +52,7 @@ def fit_lens(
     - texts: list of strings; the first 128 tokens of each are used, and texts under 18 tokens (ridge: 2) are left
       out
     - kind: "jacobian" or "ridge"
-    - path: a `.pt` file to write; if interrupted, repeat the call to resume
+    - path: a `.pt` file to write, which replaces an existing one; if interrupted, repeat the call to resume
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
@@ -63,6 +61,7 @@ def fit_lens(
     - A [L, d, d], b [L, d]: float32
     - kind: as given
     - unembedding: a hash of the model's unembedding
+    - save(path): writes the file that `path=` would
 
     The change of the lens is printed after 1, 2, 4, 8 … texts. A usable Jacobian lens takes about 100 texts.
 
@@ -87,10 +86,7 @@ def fit_lens(
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
     fewest_told = 1 if kind == "jacobian" else 1 + width // N_TOKENS  # before, a ridge is mostly its λ
     check_budget(budget)
-    if path and Path(path).suffix != ".pt":
-        raise LensError(f"{path} is not a lens file; the path must end in .pt")
-    if path:
-        writable_folder(Path(path).parent, LensError)  # before hours of fitting
+    path = lens_path(path) if path else None  # before hours of fitting
     of_model = {"model": _model(llm), "dtype": str(llm.dtype)} if path else {}
     done, lens, saved = {"n_done": 0, "sums": None}, None, time.monotonic()
     unfinished = Path(f"{path}.fit")
@@ -105,14 +101,12 @@ def fit_lens(
             print(f"{kind} lens, text {n} of {len(long)}{_change(before, lens)}", flush=True)
         pause = _EVERY * (1 + done["sums"].nbytes / 2**28)
         if path and (n == len(long) or time.monotonic() > saved + pause):
-            _write(unfinished, done)
+            write(unfinished, done)
             saved = time.monotonic()
     found = finite(lens or _lens(done), "the lens")
     lens = Lens(A=found["A"], b=found["b"], kind=kind, unembedding=made_from["unembedding"])
     if path:
-        J = {l: matrix.clone() for l, matrix in enumerate(lens["A"][1:])}
-        published = {"J": J, "source_layers": list(J), "d_model": lens["A"].shape[-1], "n_prompts": len(long)}
-        _write(path, published | {"A_0": lens["A"][0].clone(), "b": lens["b"]} | made_from)
+        write(path, published(lens) | {"n_prompts": len(long)} | made_from)
         unfinished.unlink(missing_ok=True)
     return lens
 
@@ -168,11 +162,3 @@ def _change(before, lens):
         return ""
     change = (lens["A"] - before["A"]).norm(dim=(1, 2)) / lens["A"].norm(dim=(1, 2))
     return f": the maps changed by {change.mean():.1%} since the previous report"
-
-
-def _write(path, value):
-    """torch.save, to a file that appears whole or not at all."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_together({Path(path): buffer.getvalue()})

@@ -65,9 +65,10 @@ def known(llm: TransformersModel) -> Record:
         raise ArchitectureError(f"{problem}; give dl.load_model(llm._module, llm.tokenizer).")
     if isinstance(llm, str):
         raise ArchitectureError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
-    raise ArchitectureError(
-        f"a {type(llm).__name__} is not a model from dl.load_model; give dl.load_model(model, tokenizer)."
-    )
+    give = "dl.load_model(model, tokenizer)"
+    if isinstance(getattr(llm, "model", None), TransformersModel):  # of a Pruned
+        give = "its .model, or write it with its .save(folder)"
+    raise ArchitectureError(f"a {type(llm).__name__} is not a model from dl.load_model; give {give}.")
 
 
 def read_config(source: str, revision: str | None = None) -> PreTrainedConfig:

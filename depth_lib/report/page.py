@@ -28,8 +28,12 @@ def _exporter():
 
 def write_page(notebook: str | Path) -> Path:
     """Write report.html beside an executed notebook, without code and without cells tagged `not-on-page`."""
-    body, _ = _exporter().from_filename(str(notebook), {"metadata": {"name": "Effective depth"}})
     path = Path(notebook).with_name("report.html")
+    try:
+        body, _ = _exporter().from_filename(str(notebook), {"metadata": {"name": "Effective depth"}})
+    except ValueError as error:  # nbconvert finds no templates
+        problem = str(error).splitlines()[0].rstrip(":")
+        raise ValueError(f"{path} was not written: {problem}; run: pip install --force-reinstall nbconvert") from error
     body = re.sub(r'<script[^>]* src=""[^>]*>\s*</script>', "", body)  # nothing is fetched
     path.write_text(body.replace("</head>", _STYLE, 1), encoding="utf-8")
     return path

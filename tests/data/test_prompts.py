@@ -221,7 +221,7 @@ def test_a_dataset_of_ones_own_can_have_levels(own, rows):
     [
         (
             {"FILE": "rows.jsonl"},
-            "params/datasets/mine.yaml has no TEMPLATE; write how a row becomes a prompt, as in gsm8k.yaml",
+            'params/datasets/mine.yaml has no TEMPLATE; write how a row becomes text: TEMPLATE: "{{ question }}"',
         ),
         ({"TEMPLATE": "{{ q }}"}, "params/datasets/mine.yaml has neither REPOSITORY nor FILE; write one there"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q.x }}"}, "row 1 does not fit the template of mine ('str object' has"),

@@ -108,7 +108,14 @@ def test_what_early_exit_lacks_is_named():
     for result, most in ((generated([0.5]), 8), (generated([0.5, 0.6]), 0)):
         with pytest.raises(ValueError, match="early_exit needs a model with at least two blocks, and `most` must be"):
             dl.early_exit(result, most)
-    with pytest.raises(ValueError, match="no tokens were generated"):
+    with pytest.raises(ValueError, match="the result has no responses"):
         dl.early_exit({"res_top1": torch.ones(2)})
-    with pytest.raises(ValueError, match="no tokens were generated"):
+    with pytest.raises(ValueError, match="the result has no responses"):
         dl.early_exit({})
+
+
+def test_an_early_exit_is_the_same_for_a_response_that_was_stored(toy):
+    prompts = ["5 + 7 = ", "1 + 2 = "]
+    lens = dl.logit_lens(toy, prompts, generate=3)
+    stored = dl.logit_lens(toy, prompts, answers=lens["generated"])
+    assert dl.early_exit(stored).equals(dl.early_exit(lens))

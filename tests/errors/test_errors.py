@@ -16,6 +16,7 @@ import torch
 import transformers
 
 import depth_lib as dl
+from depth_lib.pruning import Pruned
 from tests.families import save_family
 from tests.tiny_tokenizers import char_tokenizer
 
@@ -33,6 +34,7 @@ def names(toy, tmp_path_factory):
     rows = datasets.Dataset.from_dict({"question": [text], "text": [text]})
     return packages | {
         "transformers": transformers,
+        "Pruned": Pruned,
         "__file__": __file__,
         "toy": toy,
         "llm": llm,

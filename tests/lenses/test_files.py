@@ -66,6 +66,12 @@ def test_what_fit_lens_writes_is_a_published_artifact_and_reads_back_whole(llama
     assert all(torch.equal(stored["J"][l], lens["A"][l + 1]) for l in range(L - 1))
     again = dl.load_lens(tmp_path / "lens.pt")
     assert all(torch.equal(again[key], lens[key]) for key in ("A", "b"))
+    assert str(again) == f"ridge lens of {L} layers, width {D}"
+    saved = torch.load(again.save(tmp_path / "new/again.pt"), weights_only=True)
+    assert saved.keys() == stored.keys() - {"n_prompts", "texts"} and torch.equal(saved["A_0"], stored["A_0"])
+    assert dl.load_lens(tmp_path / "new/again.pt")["unembedding"] == lens["unembedding"]
+    with pytest.raises(LensError, match="lens is not a lens file; the path must end in .pt"):
+        lens.save(tmp_path / "lens")
     with pytest.raises(LensError, match="is not on the Hub and has no revision 'v1'; leave revision out"):
         dl.load_lens(tmp_path / "lens.pt", revision="v1")
     assert again["kind"] == "ridge" and again["unembedding"] == unembedding_hash(llm)

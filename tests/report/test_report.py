@@ -186,3 +186,12 @@ def test_nothing_is_wider_than_the_screen(page_file, width, tmp_path):
 def test_pictures_on_the_page_are_whole(page):
     for data in re.findall(r'src="data:image/png;base64,([^"]*)"', page):
         assert Image.open(io.BytesIO(base64.b64decode(data))).size[0] > 300
+
+
+def test_a_page_without_its_templates_is_named(tmp_path, monkeypatch):
+    def no_templates():
+        raise ValueError("No template sub-directory with name 'lab' found in the following paths:\n\t/none")
+
+    monkeypatch.setattr("depth_lib.report.page._exporter", no_templates)
+    with pytest.raises(ValueError, match=r"report.html was not written: No template .* paths; run: pip install"):
+        write_page(tmp_path / "effective_depth.ipynb")
