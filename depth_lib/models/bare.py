@@ -61,8 +61,8 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
 def check_kind(tokenizer: object) -> None:
     """Raise ModelError for anything but a transformers tokenizer."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        inside = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else ""
-        give = inside or "one from AutoTokenizer.from_pretrained(...)"
+        from_hub = "one from AutoTokenizer.from_pretrained(...)"
+        give = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else from_hub
         raise ModelError(f"a {type(tokenizer).__name__} is not a transformers tokenizer; give {give}.")
 
 
