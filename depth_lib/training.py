@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from .data.tokens import texts_of
 from .effective_depth.tables import effective_depths
 from .figures.marks import COLOURS, STYLE
-from .files import writable_folder, write_together
+from .files import move_aside, writable_folder, write_together
 from .models.bare import check_kind
 from .models.load import load_model
 from .probes.logit_lens import logit_lens
@@ -33,7 +33,8 @@ class DepthLog:
 
     - prompts: list of strings
     - tokenizer: the model's tokenizer
-    - path: a .csv file, rewritten after each measurement
+    - path: a .csv file, rewritten after each measurement. A file that is there before the first one is renamed to
+      `<name>.replaced-1`
     """
 
     @with_checked_kinds
@@ -41,6 +42,8 @@ class DepthLog:
         self, prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase, path: str | Path | None = None
     ) -> None:
         check_kind(tokenizer)
+        if path is not None and Path(path).is_dir():
+            raise ValueError(f"{path} is a folder; give the path of a .csv file.")
         self.prompts, self.tokenizer = _several(prompts), tokenizer
         self.path = None if path is None else writable_folder(Path(path).parent, ValueError) / Path(path).name
         self._rows, self._kl = [], []
@@ -86,6 +89,8 @@ class DepthLog:
         self._kl.append(kl)
         if self.path:
             writable_folder(self.path.parent, ValueError)  # somebody may have removed it since
+            if len(self._rows) == 1 and self.path.exists():  # of an earlier training
+                move_aside(self.path, "replaced")
             write_together({self.path: self.to_frame().to_csv(index=False).encode()})
         return row
 

@@ -115,6 +115,7 @@ def test_the_last_steps_entry_is_of_the_last_step_also_where_the_best_model_is_l
 
 
 def test_weights_that_are_not_finite_give_a_row_and_a_missing_depth_its_reason(tmp_path):
+    (tmp_path / "log.csv").write_text("of an earlier training")
     log, model = dl.DepthLog(PROMPTS, char_tokenizer(), tmp_path / "log.csv"), small()
     log.measure(model, 0)
     with torch.no_grad():
@@ -124,6 +125,9 @@ def test_weights_that_are_not_finite_give_a_row_and_a_missing_depth_its_reason(t
     assert frame.loss.isna().tolist() == [False, True]
     assert frame.reason[1] == "model.layers.1.mlp.up_proj.weight is not finite" and frame.reason[0]
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "log.csv"), frame)
+    assert (tmp_path / "log.csv.replaced-1").read_text() == "of an earlier training"
+    with pytest.raises(ValueError, match="is a folder; give the path of a .csv file"):
+        dl.DepthLog(PROMPTS, char_tokenizer(), tmp_path)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from ..params import not_among, warn, whole
 def texts_of(texts: object, name: str = "prompt") -> list[str]:
     """The texts as a list; ValueError for tables, whose column names would be measured, and for other things.
 
-    A text that is the name of an existing file is warned about. name: of one text, in messages.
+    A text that is the name of a file is warned about. name: of one text, in messages.
     """
     texts = [texts] if isinstance(texts, str) else [] if texts is None else texts
     if _columns(texts) is not None:
@@ -56,6 +56,9 @@ def _text_column(table):
 
 
 def _is_file(text):
+    """Whether a text is the name of a file, or looks like that of a file of prompts."""
+    if len(text.split()) == 1 and text.endswith((".txt", ".jsonl", ".csv", ".parquet")):
+        return True
     try:
         return Path(text).is_file()
     except OSError:  # no name that a file can have

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from nnsight import TransformersModel
 
-from ..files import writable_folder, write_together
+from ..files import move_aside, writable_folder, write_together
 from ..hub import without_retries
 from ..models.check import name_of
 from ..models.errors import reason
@@ -48,10 +48,12 @@ class Lens(dict[str, Any]):
     def save(self, path: str | Path) -> Path:
         """Save the lens as a `.pt` file, which `load_lens` reads, and return the path.
 
+        A file that is already there is renamed to `<name>.replaced-1`.
+
         Raises LensError for a path that does not end in .pt, or whose folder cannot be written.
         """
         path = lens_path(path)
-        write(path, published(self))
+        write_lens(path, published(self))
         return path
 
 
@@ -61,6 +63,13 @@ def lens_path(path: str | Path) -> Path:
         raise LensError(f"{path} is not a lens file; the path must end in .pt")
     writable_folder(Path(path).parent, LensError)
     return Path(path)
+
+
+def write_lens(path: Path, stored: dict[str, Any]) -> None:
+    """Write a lens file; a file that is already there is renamed."""
+    if path.exists():
+        move_aside(path, "replaced")
+    write(path, stored)
 
 
 def published(lens: Mapping) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ..remote.server import NO_GRADIENT
 from ..residual.budget import check_budget
 from ..residual.states import states_of_sequences
 from ..session import run
-from .files import Lens, LensError, finite, lens_path, published, unembedding_hash, write
+from .files import Lens, LensError, finite, lens_path, published, unembedding_hash, write, write_lens
 from .jacobian import SKIPPED, measure_jacobian
 from .regression import accumulate, solve
 
@@ -52,7 +52,7 @@ def fit_lens(
     - texts: list of strings; the first 128 tokens of each are used, and texts under 18 tokens (ridge: 2) are left
       out
     - kind: "jacobian" or "ridge"
-    - path: a `.pt` file to write, which replaces an existing one; if interrupted, repeat the call to resume
+    - path: a `.pt` file to write; a file that is already there is renamed. If interrupted, repeat the call to resume
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
@@ -106,7 +106,7 @@ def fit_lens(
     found = finite(lens or _lens(done), "the lens")
     lens = Lens(A=found["A"], b=found["b"], kind=kind, unembedding=made_from["unembedding"])
     if path:
-        write(path, published(lens) | {"n_prompts": len(long)} | made_from)
+        write_lens(path, published(lens) | {"n_prompts": len(long)} | made_from)
         unfinished.unlink(missing_ok=True)
     return lens
 

@@ -82,6 +82,8 @@ def test_a_text_that_is_a_files_name_is_measured_with_a_hint(toy, tmp_path, monk
     (tmp_path / "q.txt").write_text("5 + 7 = 12")
     with pytest.warns(UserWarning, match="prompt 0 is the name of a file, 'q.txt', which is not read; dl.load_prompts"):
         assert dl.logit_lens(toy, "q.txt")["n_tokens"].tolist() == [5]
+    with pytest.warns(UserWarning, match="prompt 1 is the name of a file, 'nowhere/q.csv'"):
+        dl.logit_lens(toy, ["5 + 7 = 12", "nowhere/q.csv"])
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,9 @@ def test_what_fit_lens_writes_is_a_published_artifact_and_reads_back_whole(llama
     saved = torch.load(again.save(tmp_path / "new/again.pt"), weights_only=True)
     assert saved.keys() == stored.keys() - {"n_prompts", "texts"} and torch.equal(saved["A_0"], stored["A_0"])
     assert dl.load_lens(tmp_path / "new/again.pt")["unembedding"] == lens["unembedding"]
+    (tmp_path / "result.pt").write_text("of days")
+    lens.save(tmp_path / "result.pt")
+    assert (tmp_path / "result.pt.replaced-1").read_text() == "of days"
     with pytest.raises(LensError, match="lens is not a lens file; the path must end in .pt"):
         lens.save(tmp_path / "lens")
     with pytest.raises(LensError, match="is not on the Hub and has no revision 'v1'; leave revision out"):
