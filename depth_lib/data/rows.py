@@ -73,7 +73,13 @@ def _read(path: Path) -> Iterator[dict | str | None]:
         return
     with path.open(encoding="utf-8-sig", newline="") as file:  # a line break inside a cell stays
         if kind == ".csv":
-            yield from csv.DictReader(file, strict=True)
+            table = csv.DictReader(file, strict=True)
+            if len(set(names := table.fieldnames or [])) < len(names):
+                raise ValueError("two columns have the same name")
+            for row in table:
+                if None in row:
+                    raise ValueError("it has more cells than the table has columns: quote a text that has a comma")
+                yield row
         for line in file:
             if not line.strip():
                 yield None

@@ -217,6 +217,19 @@ def test_a_dataset_of_ones_own_can_have_levels(own, rows):
 
 
 @pytest.mark.parametrize(
+    "table, message",
+    [
+        ("text\nHello, my name is Ann\n", "row 1 cannot be read (it has more cells than the table has columns"),
+        ("text,text\na,b\n", "row 1 cannot be read (two columns have the same name)"),
+    ],
+)
+def test_a_table_whose_cells_have_no_one_column_is_refused(tmp_path, table, message):
+    (tmp_path / "mine.csv").write_text(table)
+    with pytest.raises(PromptError, match=re.escape(message)):
+        load_prompts(str(tmp_path / "mine.csv"), column="text")
+
+
+@pytest.mark.parametrize(
     "keys, message",
     [
         (
