@@ -11,7 +11,7 @@ def tokens_in_pass(llm, arch, h, gradients=False):
     On a CPU a constant: more are not faster, unless each call has an unmodified row too. On a GPU what fits its memory.
     """
     if h.device.type == "cpu":
-        return 512 if gradients else 8192 if compares_in_batch(llm, h) else 1024
+        return 512 if gradients else 8192 if compares_in_batch(llm, h) else 2048
     memory = _half_of_a_server(llm, h.dtype.itemsize) if arch.fetched is not None else _half_of_what_is_free(llm)
     return max(1, min(2**17, memory // bytes_of_a_token(llm, h, gradients)))
 
