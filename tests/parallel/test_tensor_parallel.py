@@ -5,6 +5,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.models.errors import ModelError
+from depth_lib.residual.ranks import has_ranks
 from tests.families import save_family
 from tests.parallel.worker import run_ranks
 
@@ -46,3 +47,11 @@ def test_what_cannot_be_sharded_is_refused(monkeypatch, other):
         ModelError, match="tensor_parallel=2 cannot be combined with device_map, quantization or remote"
     ):
         dl.load_model("toy-4l", tensor_parallel=2, **other)
+
+
+def test_two_connected_processes_are_ranks_and_one_is_not(monkeypatch):
+    for name in ("is_available", "is_initialized"):
+        monkeypatch.setattr(torch.distributed, name, lambda: True)
+    for n in (1, 2):
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda n=n: n)
+        assert has_ranks() == (n == 2)

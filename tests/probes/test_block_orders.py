@@ -93,4 +93,4 @@ def test_named_sets_are_what_they_say():
         and dl.orders("swaps", 2) == [[1, 0]]
         and dl.orders("swaps", 1) == []
     )
-    assert dl.orders("reversals", 4, [3]) == [[2, 1, 0, 3], [0, 3, 2, 1]]
+    assert dl.orders("reversals", 4, [1, 3]) == [[2, 1, 0, 3], [0, 3, 2, 1]], "one block has no other order"
