@@ -102,3 +102,10 @@ def test_a_text_that_is_a_files_name_is_measured_with_a_hint(toy, tmp_path, monk
 )
 def test_prompts_without_the_special_tokens_of_a_chat_template_are_noticed(module, template, texts, without):
     assert without_template(dl.load_model(module, tokenizer(template=template)), texts) is without
+
+
+def test_a_place_or_a_method_that_is_not_known_is_named(toy):
+    with pytest.raises(ValueError, match='at="first" is not known'):
+        dl.logit_lens(toy, ["5 + 7 = 12"], at="first")
+    with pytest.raises(ValueError, match='method="gradient" is not known'):
+        dl.integrated_gradients(toy, "5 + 7 = ", "12", method="gradient")
