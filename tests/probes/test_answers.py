@@ -5,26 +5,14 @@ import torch
 
 import depth_lib as dl
 from depth_lib.data.tokens import text_ids
-from tests.families import ARCHETYPES, build, make_identity
-from tests.marks import others_slow
+from tests.families import build, make_identity
 from tests.models.kinds import tiny
-from tests.oracles import answer_span, curves, in_float64
+from tests.oracles import answer_span, curves
 from tests.oracles.answers import direct_effects
 from tests.probes.comparing import close
 from tests.tiny_tokenizers import char_tokenizer
 
 PROMPTS, ANSWERS = ["5 + 7 = ", "The quick brown fox", "a"], ["12", " jumps over the dog.", "bc"]
-
-
-QUICK = [("llama", "no BOS"), ("gemma2", "BOS")]
-
-
-@pytest.fixture(
-    params=others_slow([(name, bos) for name in ARCHETYPES for bos in ("BOS", "no BOS")], QUICK), ids="-".join
-)
-def pair(request):
-    family, bos = request.param
-    return dl.load_model(build(family), char_tokenizer(bos=bos == "BOS")), in_float64(build(family))
 
 
 def cases(llm):

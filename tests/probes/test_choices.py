@@ -5,28 +5,14 @@ import torch
 
 import depth_lib as dl
 from depth_lib.data.choices import load_choices
-from tests.families import ARCHETYPES, build
-from tests.marks import others_slow
-from tests.oracles import answer_span, in_float64
+from tests.oracles import answer_span
 from tests.probes.comparing import close
-from tests.tiny_tokenizers import char_tokenizer
 
 CHOICES = [
     ("5 + 7 = ", ["12", "120", "1"], 0),
     ("The fox", [" jumps.", " sleeps on a mat.", " ok"], 1),
     ("a b c", [" d", " d e f", " dddd"], 2),
 ]
-
-
-QUICK = [("llama", "no BOS"), ("gemma2", "BOS")]
-
-
-@pytest.fixture(
-    params=others_slow([(name, bos) for name in ARCHETYPES for bos in ("BOS", "no BOS")], QUICK), ids="-".join
-)
-def pair(request):
-    family, bos = request.param
-    return dl.load_model(build(family), char_tokenizer(bos=bos == "BOS")), in_float64(build(family))
 
 
 def log_probs(model, tokenizer, removed=None):
