@@ -1,4 +1,4 @@
-"""What holds for every public function: its arguments are of the kinds that its signature says."""
+"""Checks that the arguments of a public function are of the kinds that its signature names."""
 
 import functools
 import inspect
@@ -51,5 +51,5 @@ def _kinds(annotation: Any) -> tuple[type, ...]:
 
 
 def _is(value: object, kind: type) -> bool:
-    """Whether a value is of this kind; True and False are no numbers."""
+    """Whether a value is of this kind; True and False do not count as numbers."""
     return isinstance(value, _KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))

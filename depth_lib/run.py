@@ -107,10 +107,9 @@ def _model_values(name: str, model_id: str | None) -> dict:
         raise ParamsError(f"{place} has no config.json; give a folder that save_pretrained or a download wrote")
     short = name if model_id else (in_project(name).resolve() if in_project(name).exists() else Path(name)).name
     if not model_id and "/" not in name and not checkpoint_of(name):
-        raise ParamsError(
-            f"{not_among(params_files('models'), 'MODEL', name)}. "
-            "A folder, a GGUF file or a Hub id (owner/name) works too.".replace("?.", "?")
-        )
+        problem = not_among(params_files("models"), "MODEL", name) or ""
+        stop = "" if problem.endswith("?") else "."
+        raise ParamsError(f"{problem}{stop} A folder, a GGUF file or a Hub id (owner/name) works too.")
     return {"MODEL": short.removesuffix(".gguf"), "MODEL_ID": place, "DTYPE": _own_dtype(place), "DEVICE_MAP": "auto"}
 
 
