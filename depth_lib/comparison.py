@@ -17,7 +17,7 @@ from .figures.kinds import KINDS, find_kind
 from .files import writable_folder
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
-from .results.result import Result
+from .results.result import Result, fitting
 from .results.schemas import ARTIFACTS, MissingArtifact
 from .results.study import Study
 
@@ -174,7 +174,7 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
             raise ValueError(f'"{name}" is a model; give the prompts too: dl.compare({{"{name}": llm, …}}, prompts).')
         return {("", p.__name__): p(source, texts_of(prompts)) for p in (relative_contribution, logit_lens)}
     if isinstance(source, Mapping):
-        return {("", _probe_of(name, source)): source}
+        return {("", _probe_of(name, source)): fitting(source)}
     folder = getattr(source, "folder", source)
     if not isinstance(folder, str | Path):
         raise ValueError(

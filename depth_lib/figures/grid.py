@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from ..effective_depth.rules import RULES
 from ..effective_depth.tables import CONTROL, published_depths
 from ..params import TRAINING, facts_of, in_order
-from ..results.result import Result
+from ..results.result import Result, fitting
 from ..results.study import Study
 from .kinds import KINDS, Kind, find_kind
 from .marks import COLOURS, GREY, PUBLISHED, STYLE, draw_curves, draw_map, draw_scores, draw_words, draw_worth
@@ -80,8 +80,9 @@ def figure_of(kind: Kind, result: Mapping, title: str | None = None) -> Figure:
 
 
 def by_name(result: Mapping) -> Mapping[str, Mapping]:
-    """Several results by their names; one result under ""."""
-    return result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
+    """Several results by their names; one result under "". ValueError for one that was edited."""
+    several = result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
+    return {name: fitting(one) for name, one in several.items()}
 
 
 def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel], int, Kind]:

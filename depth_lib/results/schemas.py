@@ -6,7 +6,9 @@ A name says the probe, the number of examples, the question if it is not the pap
 
 import hashlib
 import re
+import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -115,7 +117,7 @@ ARTIFACTS = {
         "logitlens_{n}exps",
         "L: res_kl_divs res_overlaps",
         "L: res_top1 res_mrr res_in_top3 res_in_top5 res_in_top10 res_entropy res_jsd res_settled; "
-        "P: n_tokens loss shuffled_loss correct",
+        "P: n_tokens loss shuffled_loss",
     ),
     "residual_erasure": Schema(
         "logit_erasure_{n}exps",
@@ -259,12 +261,16 @@ def parse_name(path: str | Path) -> ResultName:
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {', '.join(_STEMS)}")
 
 
+def probe_named(path: str | Path) -> str:
+    """The probe that a file's name says; "" for other names."""
+    with suppress(ArtifactError):
+        return parse_name(path).probe
+    return ""
+
+
 def is_result(path: Path) -> bool:
     """Whether a file has the name of a probe's result."""
-    try:
-        return parse_name(path).probe in ARTIFACTS
-    except ArtifactError:
-        return False
+    return probe_named(path) in ARTIFACTS
 
 
 def with_pair(name: str, pair: str) -> str:
@@ -280,11 +286,18 @@ def without_pair(name: str) -> str:
 _NUMBERED = {"K": "levels", "N": "removal_sizes"}  # the key that says what the first axis counts
 
 
-def mismatch(probe: str, result: Mapping) -> str | None:
-    """Where a result first differs from the keys and shapes of its probe; None if it fits."""
+def mismatch(probe: str, result: Mapping, any_mode: bool = False) -> str | None:
+    """Where a result first differs from the keys and shapes of its probe; None if it fits.
+
+    any_mode: one of a probe's modes is enough, also one that a run does not measure.
+    """
     schema, sizes = SCHEMAS[probe], {"1": 1, "5": 5}  # of each letter
-    if lacking := [key for key in schema.required if key not in result]:
-        return f"it has no {', '.join(lacking)} (it has {', '.join(map(str, result)) or 'nothing'})"
+    modes = ("future", "all", "remove") if any_mode else ()
+    of_modes = [{re.sub("_(future|all)_", f"_{mode}_", key) for key in schema.required} for mode in modes]
+    lacking = [key for key in schema.required if key not in result]
+    if lacking and not any(keys <= result.keys() for keys in of_modes):
+        has = textwrap.shorten(", ".join(map(str, result)) or "nothing", 80, placeholder=" …")
+        return f"it has no {', '.join(lacking)} (it has {has})"
     for key in filter(result.__contains__, schema.shapes):
         shape = schema.shapes[key].split()
         if not hasattr(result[key], "ndim"):

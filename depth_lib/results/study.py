@@ -18,6 +18,7 @@ from .schemas import (
     BY_RANDOM,
     LEVEL_PROBES,
     RECORD,
+    SCHEMAS,
     TABLE_PROBES,
     ArtifactError,
     MissingArtifact,
@@ -185,7 +186,7 @@ def load_results(
 def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
     """The columns layer, key, value and column of `load_results`, of one probe's result."""
     frames = [pd.DataFrame(columns=["layer", "key", "value", "column"])]
-    for key, shape in ARTIFACTS[probe].shapes.items():
+    for key, shape in SCHEMAS[probe].shapes.items():
         several = {"K": "levels", "N": "removal_sizes"}.get(shape[0])  # what the values of the first axis are
         of_layers = shape[2:] if several else shape
         if key not in result or not of_layers.startswith("L") or len(of_layers.split()) > 2:

@@ -14,6 +14,7 @@ import depth_lib as dl
 from depth_lib.results.means import over_prompts
 from depth_lib.results.origin import _plain
 from depth_lib.results.provenance import prompts_hash
+from depth_lib.results.result import Result
 from depth_lib.results.schemas import ARTIFACTS, mismatch
 from depth_lib.results.study import Study
 from depth_lib.run import Run
@@ -104,10 +105,17 @@ def same(one, other):
     return all(torch.equal(*pair) for pair in pairs)
 
 
-def test_it_is_pickled_copied_and_stored_without_its_class(lens, tmp_path):
-    for stored in (pickle.loads(pickle.dumps(lens)), copy.deepcopy(lens)):
-        assert isinstance(stored, dict) and "Result" not in type(stored).__name__
-        assert all(same(stored[key], lens[key]) for key in lens)
+def test_it_stays_one_when_copied_and_pickled(lens):
+    for copied in (pickle.loads(pickle.dumps(lens)), copy.deepcopy(lens), copy.copy(lens), lens.copy()):
+        assert type(copied) is type(lens) and copied.probe == "logit_lens" and repr(copied) == repr(lens)
+        assert all(same(copied[key], lens[key]) for key in lens) and copied.depths().equals(lens.depths())
+        copied["meta"] = {}
+    assert lens["meta"]
+    deep, shallow = copy.deepcopy(lens), copy.copy(lens)
+    assert deep["res_kl_divs"] is not lens["res_kl_divs"] is shallow["res_kl_divs"]
+
+
+def test_its_file_has_a_plain_dict(lens, tmp_path):
     torch.save(lens, tmp_path / "lens.pt")
     lens.save(tmp_path / "saved.pt")
     one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("lens.pt", "saved.pt"))
@@ -137,8 +145,47 @@ def test_it_tells_its_depths_and_draws_the_kind_that_is_asked_for(lens):
     assert lens.plot("lens_overlap").get_ylim()[1] < 2 < lens.plot().get_ylim()[1]
     with pytest.raises(ValueError, match='needs a relative_contribution result with the key "rc_att"'):
         lens.plot("relative_contribution")
-    with pytest.raises(ValueError, match="no figure is drawn of a logit_lens with other"):
-        type(lens)("logit_lens", {"other": torch.ones(2)}).plot()
+
+
+def edited(lens):
+    """The same result edited in three ways, and what is then said."""
+    without = copy.copy(lens)
+    del without["res_kl_divs"]
+    yield without, "it has no res_kl_divs"
+    yield lens | {"res_kl_divs": lens["res_kl_divs"][:2]}, r"res_kl_divs_sums has shape \[3, 4\], not .* with L = 2"
+    yield lens | {"res_kl_divs": lens["res_kl_divs"].tolist()}, "res_kl_divs is a list, not a tensor"
+    yield lens | {"n_tokens": lens["n_tokens"][:2]}, r"res_kl_divs_sums has shape|n_tokens has shape \[2\]"
+
+
+def test_one_that_was_edited_is_refused_in_one_line_that_names_the_key(lens, tmp_path):
+    for result, said in edited(lens):
+        calls = (
+            result.depths,
+            result.plot,
+            result.to_frame,
+            lambda result=result: dl.plot("lens_overlap", {"a": lens, "b": result}),
+            lambda result=result: dl.compare({"a": lens, "b": result}),
+        )
+        for call in calls:
+            with pytest.raises(ValueError, match=f"^this logit_lens result was edited: .*{said}.*; measure it again$"):
+                call()
+        for name in ("mine.pt", "folder"):
+            with pytest.raises(dl.ArtifactError, match=f"was not written: .*{said}"):
+                result.save(tmp_path / name)
+
+
+def test_one_mode_is_saved_under_a_name_of_ones_own_and_is_no_file_of_a_run(tmp_path):
+    for mode in ("all", "remove"):
+        result = Result("layer_effects", _of_mode(mode))
+        read = dl.load_artifact(result.save(tmp_path / "x.pt"))
+        assert torch.equal(read[f"max_{mode}_layer"], result[f"max_{mode}_layer"]) and len(read.to_frame())
+        with pytest.raises(dl.ArtifactError, match="was not written: it has no max_future_layer, max_future_out"):
+            result.save(tmp_path)
+
+
+def _of_mode(mode):
+    whole = result_of("layer_effects", 4)
+    return {key.replace("all", mode): value for key, value in whole.items() if "all" in key}
 
 
 def test_a_file_of_ones_own_name_is_read_by_the_probe_that_it_names(lens, tmp_path):
