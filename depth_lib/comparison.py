@@ -1,6 +1,6 @@
 """Two models or more, or one before and after training: their effective depths, and the differences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from nnsight import TransformersModel
 
 from .data.tokens import texts_of
-from .effective_depth.intervals import UNPAIRED, NoInterval, difference_interval, same_prompts
+from .effective_depth.intervals import UNPAIRED, NoInterval, difference_interval, equal_prompts, same_prompts
 from .effective_depth.rules import RULES, Rule
 from .effective_depth.tables import effective_depths
 from .figures.grid import figure_of, save
@@ -21,6 +21,7 @@ from .results.result import Result, fitting
 from .results.schemas import ARTIFACTS, MissingArtifact
 from .results.study import Study
 
+_MEASURED = {"at": "all", "generate": 0, "answers": None, "lens": None}  # settings and their defaults
 FIGURES = ("cosine", "relative_contribution", "lens_kl", "lens_overlap", "layer_effects", "output_change")
 COLUMNS = (
     "dataset rule first second ed_first ed_second ratio_first ratio_second difference low high prompts note".split()
@@ -103,14 +104,32 @@ def _difference(rule: Rule, first: Mapping, second: Mapping) -> dict:
     depths = [effective_depths(result).set_index("rule").loc[name] for result in (first, second)]
     row = {"ed_first": depths[0].ed, "ed_second": depths[1].ed, "prompts": depths[1].prompts, "note": ""}
     row |= {"ratio_first": depths[0].ratio, "ratio_second": depths[1].ratio}
-    if notes := [depth.note for depth in depths if pd.isna(depth.ed)]:
-        return row | {"note": "; ".join(dict.fromkeys(notes))}
+    notes = [_other_settings(first, second)]
+    if missing := [depth.note for depth in depths if pd.isna(depth.ed)]:
+        return row | {"note": _joined([*notes, *missing])}
     row["difference"] = depths[1].ratio - depths[0].ratio
     try:
         row["low"], row["high"] = difference_interval(first, second, rule)
+        notes += [equal_prompts(result, rule) for result in (first, second)]
+        notes += ["" if same_prompts(first, second) else UNPAIRED]
     except NoInterval as reason:
-        return row | {"note": f"no interval: {reason}"}
-    return row | {"note": "" if same_prompts(first, second) else UNPAIRED}
+        notes += [f"no interval: {reason}"]
+    return row | {"note": _joined(notes)}
+
+
+def _joined(notes: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(filter(None, notes)))
+
+
+def _other_settings(first: Mapping, second: Mapping) -> str:
+    """A note on the settings that say which tokens are measured, or through which lens, and differ; else ""."""
+    both = [result.get("meta", {}).get("settings", {}) for result in (first, second)]
+    said = [
+        f"{name}={values[0]!r:.40} and {values[1]!r:.40}"
+        for name, default in _MEASURED.items()
+        if (values := [one.get(name, default) for one in both]) and values[0] != values[1]
+    ]
+    return f"measured differently: {', '.join(said)}" if said else ""
 
 
 def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> Comparison:

@@ -98,7 +98,7 @@ def prune(
     found = removable(result, at_most)
     if not found.n:
         other = (
-            "Give prompts of the kind the model was trained on" if found.note else "Allow more with at_most (--at-most)"
+            "Give more prompts, of the kind it was trained on" if found.note else "Allow more with at_most (--at-most)"
         )
         raise ValueError(f"{found}. {other}.")
     shorter = remove_blocks(llm, found)

@@ -53,6 +53,21 @@ def test_two_results_are_a_frame_and_curves_in_one_panel(base_and_tuned):
         found.plot("cosine")
 
 
+def test_the_note_names_settings_by_which_other_tokens_are_measured_or_another_lens(base_and_tuned):
+    base, tuned = base_and_tuned
+    for settings, said in (
+        ({"at": "last"}, "measured differently: at='all' and 'last'"),
+        ({"generate": 4}, "measured differently: generate=0 and 4"),
+        ({"answers": ["12"]}, r"measured differently: answers=None and \['12'\]"),
+        ({"lens": "ridge.pt"}, "measured differently: lens=None and 'ridge.pt'"),
+        ({"budget": 5, "all_measures": False, "at": "all"}, ""),
+    ):
+        other = tuned | {"meta": tuned["meta"] | {"settings": settings}}
+        for results in ({"base": base, "tuned": other}, {"base": base, "tuned": {**other}}):
+            notes = dl.compare(results).frame.note
+            assert notes.str.fullmatch(said).all(), notes.tolist()
+
+
 def test_prompts_are_the_same_if_their_texts_are_not_if_their_lengths_are(base_and_tuned):
     base, tuned = base_and_tuned
     alike, other = ({"meta": {"prompts_hash": name}} for name in ("a", "b"))

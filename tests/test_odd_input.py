@@ -45,7 +45,7 @@ def test_orders_sizes_and_lenses_may_be_arrays_and_paths(toy, lens, tmp_path):
     for sizes in (np.array([2, 1]), torch.tensor([1, 2]), (np.int64(1), 2), range(1, 3)):
         assert dl.block_removal(toy, [TEXT], sizes=sizes)["removal_sizes"].tolist() == [1, 2]
     assert len(dl.remove_blocks(toy, np.int64(1), torch.tensor(2)).blocks) == 2
-    removable = dl.removable(dl.block_removal(toy, [TEXT]), at_most=100)
+    removable = dl.removable(dl.block_removal(toy, [TEXT, TEXT[3:]]), at_most=100)
     choice = [("5 + 7 = ", ["12", "13"], 0)]
     removed = dl.choice_accuracy(toy, choice, removed=removable)["log_probs"]
     assert torch.equal(removed, dl.choice_accuracy(toy, choice, removed=(removable.s, removable.n))["log_probs"])

@@ -56,4 +56,6 @@ def _right(result):
     correct = as_array(result.get("correct", [])) if isinstance(result, Mapping) else np.empty(0)
     if correct.ndim != 1 or not len(correct):
         raise ValueError("give a result from choice_accuracy for one order of blocks, with at least one choice.")
+    if (wrong := correct[(correct != 0) & (correct != 1)]).size:
+        raise ValueError(f"correct has a {wrong[0]:g}; give 1 for each right answer and 0 for each wrong one.")
     return correct == 1

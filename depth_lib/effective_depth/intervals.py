@@ -19,6 +19,7 @@ from ..results.schemas import ArtifactError
 from .rules import Rule, as_array
 
 LEVEL, FEWEST = 0.95, 3
+EQUAL = "all prompts have the same values, so the interval has no width; give different prompts"
 UNPAIRED = "compared as independent: not known to be the same prompts"
 
 
@@ -82,6 +83,12 @@ def gaps_of(result: Mapping, rule: Rule) -> Gaps:
     gap = rule.gap(rule.curve(result)).astype(float)
     gap -= (len(sums) - 1) * (without_each.mean(0) - gap)  # the bias of a level that is a noisy maximum
     return Gaps(gap, without_each)
+
+
+def equal_prompts(result: Mapping, rule: Rule) -> str:
+    """A note if all prompts have the same curve, which their interval of no width says nothing of; else ""."""
+    without_each = gaps_of(result, rule).without_each
+    return EQUAL if (without_each == without_each[0]).all() else ""
 
 
 def depth_interval(result: Mapping, rule: Rule, level: float = LEVEL) -> tuple[int | None, int | None]:

@@ -54,13 +54,13 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     2
 
     The stretch of blocks is chosen on every second prompt, and its loss is measured on the others, so that the choice
-    does not bias the result. A single prompt is used for both.
+    does not bias the result.
 
     - result: from `block_removal`, of whole blocks
     - at_most: nats per token
 
-    Returns a Removable; its n is 0 if no removal is cheap enough, or if the model predicts the prompts no better
-    than shuffled ones.
+    Returns a Removable; its n is 0 if no removal is cheap enough, if the model predicts the prompts no better than
+    shuffled ones, or if only one prompt has a loss.
 
     Raises ValueError for any other result.
     Cost: no forward pass.
@@ -72,17 +72,19 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     by_prompt = as_array(result["removal_loss_by_prompt"]).astype(float)
     by_prompt = by_prompt[np.isfinite(by_prompt).any((1, 2))]  # nothing predicts a prompt of one token
     sizes, n_layers = as_array(result["removal_sizes"]).astype(int), by_prompt.shape[-1]
-    if note := without_gain(result):
+    note = without_gain(result)
+    if not note and (n := len(by_prompt)) < 2:
+        note = f"they are chosen on some prompts and measured on others, but {n or 'none'} has a loss; give more"
+    if note:
         return Removable(0, None, n_layers, Estimate(np.nan, np.nan, np.nan), at_most, note)
-    chosen_on, measured_on = (by_prompt[::2], by_prompt[1::2]) if len(by_prompt) > 1 else (by_prompt, by_prompt)
-    losses = chosen_on.mean(0)
+    losses = by_prompt[::2].mean(0)
     cheapest = np.nanmin(losses, 1)
     affordable = np.flatnonzero(cheapest <= at_most)
     row = affordable[sizes[affordable].argmax()] if affordable.size else int(cheapest.argmin())
     s = int(np.nanargmin(losses[row]))
-    of_prompts = measured_on[:, row, s]
+    of_prompts = by_prompt[1::2, row, s]
     value, half = of_prompts.mean(), np.nan
-    if len(of_prompts) >= FEWEST:
+    if len(of_prompts) >= FEWEST and np.ptp(of_prompts):
         half = half_width((of_prompts.sum() - of_prompts) / (len(of_prompts) - 1))
     loss = Estimate(float(value), float(value - half), float(value + half))
     n = int(sizes[row]) if affordable.size else 0

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ..params import warn
+from ..results.result import fitting
 
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 
@@ -21,6 +22,7 @@ Curve = torch.Tensor | np.ndarray | Sequence[float]
 LEAST_KL = 1.0  # nats
 LEAST_GAIN = 0.5  # nats per token by which the prompts are easier than the same tokens shuffled
 LEAST_COSINE = 1.25  # root mean square of the mean cosine, in sizes of a random direction's
+ROUNDING = 1e-3  # by which a value may be outside its limits
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Rule:
 
     title: its name. probe, keys: the result that it reads; the curve is the mean of its keys. gap: from curves
     [..., L] to their distance from the level. no_signal: why a result tells no depth by this rule, "" if it does.
+    limits: between which the values of each key are.
     """
 
     title: str
@@ -36,6 +39,7 @@ class Rule:
     keys: tuple[str, ...]
     gap: Callable[[np.ndarray], np.ndarray]
     no_signal: Callable[[Mapping], str]
+    limits: tuple[float, float]
     last_turn: bool = False
 
     def reads(self, result: Mapping) -> bool:
@@ -45,10 +49,18 @@ class Rule:
         """The curve [L]; of="_sums": its sum over the tokens of each prompt, [P, L]."""
         return np.mean([as_array(result[key + of]) for key in self.keys], axis=0)
 
-    def not_finite(self, result: Mapping) -> str:
-        """Where the curve is not finite, "" if it is finite everywhere."""
-        bad = np.flatnonzero(~np.isfinite(self.curve(result)))
-        return f"the curve is not finite at layer {bad[0]}; run the probe again" if bad.size else ""
+    def impossible(self, result: Mapping) -> str:
+        """The first value that is not finite or outside the limits, with its layer; "" if there is none."""
+        low, high = self.limits
+        for key in self.keys:
+            curve = as_array(result[key]).astype(float)
+            if (bad := np.flatnonzero(~np.isfinite(curve))).size:
+                return f"the curve is not finite at layer {bad[0]}; run the probe again"
+            if (bad := np.flatnonzero((curve < low - ROUNDING) | (curve > high + ROUNDING))).size:
+                possible = f"from {low:g} to {high:g}" if np.isfinite(high) else f"{low:g} or more"
+                value = f"{curve[bad[0]]:.3g} at layer {bad[0]}, and can only be {possible}"
+                return f"{key} is {value}; give the {key} of {self.probe}"
+        return ""
 
     def crossed(self, gaps: np.ndarray) -> np.ndarray:
         """Whether each of layers 0..L-2 qualifies, [L - 1]."""
@@ -74,8 +86,9 @@ def overlap_gap(overlap: np.ndarray, threshold: float = 0.3) -> np.ndarray:
 
 
 def lens_without_signal(lens: Mapping) -> str:
-    """Why a lens's result tells no depth: the lens hardly differs from the output, or `without_gain`."""
-    largest = as_array(lens["res_kl_divs"]).max()
+    """Why a lens's result tells no depth: the lens hardly differs from the output, or `without_gain`. A dict without
+    KL divergences is not judged by them."""
+    largest = as_array(lens.get("res_kl_divs", [LEAST_KL])).max()
     if largest < LEAST_KL:
         return f"no reliable depth: the lens's largest KL divergence is {largest:.2f} nats ({LEAST_KL:g} is needed)"
     return without_gain(lens)
@@ -114,9 +127,9 @@ def cosine_without_signal(contribution: Mapping) -> str:
 
 _COSINES = "att_cos", "mlp_cos", "layer_cos"
 RULES = {
-    "cosine": Rule("Cosine", "relative_contribution", _COSINES, np.asarray, cosine_without_signal, last_turn=True),
-    "kl": Rule("Logit lens KL", "logit_lens", ("res_kl_divs",), kl_gap, lens_without_signal),
-    "overlap": Rule("Logit lens overlap", "logit_lens", ("res_overlaps",), overlap_gap, lens_without_signal),
+    "cosine": Rule("Cosine", "relative_contribution", _COSINES, np.asarray, cosine_without_signal, (-1, 1), True),
+    "kl": Rule("Logit lens KL", "logit_lens", ("res_kl_divs",), kl_gap, lens_without_signal, (0, np.inf)),
+    "overlap": Rule("Logit lens overlap", "logit_lens", ("res_overlaps",), overlap_gap, lens_without_signal, (0, 1)),
 }
 
 
@@ -134,7 +147,7 @@ def effective_depth_cosine(
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
-    Raises ValueError for a curve that is not finite.
+    Raises ValueError for a curve that is not finite, or with a value that is impossible.
     Source: Hu et al. 2025, Table 1.
     Cost: no forward pass.
     """
@@ -154,7 +167,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
-    Raises ValueError for a curve that is not finite.
+    Raises ValueError for a curve that is not finite, or with a value that is impossible.
     Source: Hu et al. 2025, Table 1.
     Cost: no forward pass.
     """
@@ -174,7 +187,7 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
-    Raises ValueError for a curve that is not finite.
+    Raises ValueError for a curve that is not finite, or with a value that is impossible.
     Source: Hu et al. 2025, Table 1.
     Cost: no forward pass.
     """
@@ -184,10 +197,12 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
 def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: float) -> int | None:
     """The depth of a result, or of curves; only a result is checked for signal."""
     rule = RULES[name]
+    if isinstance(given, Mapping) and any(curve is not None for curve in curves[1:]):
+        raise ValueError(f"{name} takes a result alone, or {len(rule.keys)} curves; leave the curves out.")
     if not all(0 < share < 1 for share in threshold):
         raise ValueError(f"threshold is {threshold[0]!r}; give a share between 0 and 1")
     named = {key: curve for key, curve in zip(rule.keys, curves, strict=True) if curve is not None}
-    result = given if isinstance(given, Mapping) else named
+    result = fitting(given) if isinstance(given, Mapping) else named
     if not rule.reads(result):
         keys = " and ".join(", ".join(rule.keys).rsplit(", ", 1))
         raise ValueError(f"{name} needs {keys}, or a result from {rule.probe}.")
@@ -199,7 +214,7 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
         return None
     if np.isnan(rule.curve(result)).all():
         return None  # of a model whose attention and MLP cannot be told apart
-    if problem := rule.not_finite(result):
+    if problem := rule.impossible(result):
         raise ValueError(f"{name}: {problem}")
     return rule.layer(rule.gap(rule.curve(result), *threshold))
 

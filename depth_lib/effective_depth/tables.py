@@ -11,7 +11,7 @@ import pandas as pd
 from ..results.artifacts import read_artifact
 from ..results.schemas import BY_RANDOM, ArtifactError
 from ..results.study import Study
-from .intervals import NoInterval, depth_interval
+from .intervals import NoInterval, depth_interval, equal_prompts
 from .rules import RULES, Rule, ratio
 
 CONTROL = BY_RANDOM.removeprefix("@")  # the variant of a model with random weights
@@ -87,7 +87,7 @@ def _rows(result: Mapping) -> Iterator[dict]:
 
 def _depth(rule: Rule, result: Mapping, layers: int) -> dict:
     """Depth, ratio and interval, or the note that says why they are not there."""
-    if note := rule.no_signal(result) or rule.not_finite(result):
+    if note := rule.no_signal(result) or rule.impossible(result):
         return {"note": note}
     ed = rule.depth(result)
     if ed is None:
@@ -99,7 +99,8 @@ def _depth(rule: Rule, result: Mapping, layers: int) -> dict:
         return found | {"note": f"no interval: {reason}"}
     without = " and no ".join(name for name, end in (("lower", low), ("upper", high)) if end is None)
     found |= {"low": low, "high": high, "ratio_low": ratio(low, layers), "ratio_high": ratio(high, layers)}
-    return found | ({"note": OPEN.format(without)} if without else {})
+    notes = [OPEN.format(without)] * bool(without) + [equal_prompts(result, rule)]
+    return found | {"note": "; ".join(filter(None, notes))}
 
 
 _COLUMNS = ["rule", *_WHOLE, *_SHARES, "note"]

@@ -85,7 +85,7 @@ def _mark_depth(ax: Axes, rule: Rule, result: Mapping, colour: str) -> None:
 
     A hollow dot has no interval, or an end without a limit.
     """
-    problem = rule.no_signal(result) or rule.not_finite(result)
+    problem = rule.no_signal(result) or rule.impossible(result)
     if problem or (depth := rule.depth(result)) is None:
         said = "no effective depth" if not problem else problem.partition(":")[0]
         ax.text(0.5, 0.98, said, transform=ax.transAxes, ha="center", va="top", size=5)

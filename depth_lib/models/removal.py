@@ -53,7 +53,8 @@ def stretch_of(removed: Any) -> tuple[int, int]:
             raise ValueError(f"removed is {removed!r}; give (s, n), or dl.removable(result).")
         return removed[0], removed[1]
     if not removed.n:
-        raise ValueError("no block can be removed at this cost; ask dl.removable with a larger at_most.")
+        known = "no block can be removed at this cost; ask dl.removable with a larger at_most"
+        raise ValueError(f"{removed if removed.note else known}.")
     return removed.s, removed.n
 
 

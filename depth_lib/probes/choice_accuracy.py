@@ -89,6 +89,10 @@ def checked_choices(choices: Any) -> list[Choice]:
                 f"choice {k} has endings {endings!r} and index {right!r} for the right one; give a list of endings and "
                 "the index of the right one."
             )
+        if len(endings) < 2:
+            raise ValueError(
+                f"choice {k} has only one ending, {endings[0]!r}, which is always picked; give two or more."
+            )
         if not all(isinstance(text, str) for text in (context, *endings)):
             raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give a string as context and as each ending.")
     if len({len(endings) for _, endings, _ in given}) > 1:

@@ -33,6 +33,13 @@ def test_what_is_no_list_of_right_and_wrong_answers_is_refused(result):
         accuracy(result)
 
 
+@pytest.mark.parametrize("value", [np.nan, 100, -1, 0.5])
+def test_what_is_neither_right_nor_wrong_is_refused_with_its_value(value):
+    for call in (accuracy, lambda result: accuracy_change(of([1] * 3), result)):
+        with pytest.raises(ValueError, match=f"^correct has a {value:g}; give 1"):
+            call(of([1, value, 0]))
+
+
 @pytest.mark.parametrize("n", [10, 40, 200])
 @pytest.mark.parametrize("kept, gained", [(0.9, 0.1), (0.99, 0.02), (0.6, 0.4)])
 def test_the_intervals_cover_the_truth(n, kept, gained):

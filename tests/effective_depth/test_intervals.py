@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
+from depth_lib.comparison import compare
 from depth_lib.effective_depth.intervals import (
+    EQUAL,
     NoInterval,
     depth_interval,
     depth_score,
@@ -19,6 +21,7 @@ from depth_lib.effective_depth.intervals import (
     score_interval,
 )
 from depth_lib.effective_depth.rules import RULES
+from depth_lib.effective_depth.tables import effective_depths
 from tests.effective_depth.coverage import (
     CURVES,
     N_LAYERS,
@@ -66,6 +69,14 @@ def test_identical_prompts_give_an_interval_of_zero_width(rule):
     truth = depth_of(rule, CURVES["steep"][rule])
     assert depth_interval(result, RULES[rule]) == (truth, truth)
     assert difference_interval(result, result, RULES[rule]) == (0, 0)
+
+
+def test_the_intervals_of_identical_prompts_have_a_note_and_others_have_none():
+    curve = CURVES["steep"]["kl"]
+    for curves, noted in (([curve] * 5, True), ([*[curve] * 4, 1.01 * np.asarray(curve)], False)):
+        result = prompts_of("kl", curves, "same")
+        notes = effective_depths(result).note[0], compare({"a": result, "b": result}).frame.note[0]
+        assert all((note == EQUAL) == noted for note in notes)
 
 
 def test_an_overlap_of_exactly_the_threshold_in_all_prompts_has_not_crossed():

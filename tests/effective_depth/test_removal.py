@@ -44,10 +44,11 @@ def test_choosing_among_starts_that_are_alike_does_not_flatter():
 
 
 def test_few_prompts_have_no_interval_and_where_nothing_is_cheap_enough_nothing_goes():
-    of_one_token = np.full((2, 3, 8), np.nan)
-    single = dl.removable(result_of(np.concatenate([of_one_token, np.full((1, 3, 8), 0.01)])))
-    assert single.n == 3 and single.loss.value == 0.01 and np.isnan(single.loss.low)
-    assert "0.010 nats" in str(single) and "nan" not in str(single)
+    two = dl.removable(result_of(np.full((2, 3, 8), 0.01)))
+    assert two.n == 3 and two.loss.value == 0.01 and np.isnan(two.loss.low)
+    assert "0.010 nats" in str(two) and "nan" not in str(two)
+    alike = dl.removable(result_of(np.full((10, 3, 8), 0.01)))
+    assert np.isnan(alike.loss.low), "the spread of equal prompts says nothing"
     assert dl.removable(result_of(np.full((6, 3, 8), 0.5)), at_most=0.5).n == 3, "at most: what costs just that goes"
     for n, name in ((1, "Block 0 (1"), (2, "Blocks 0 and 1 (2"), (3, "Blocks 0 to 2 (3")):
         assert str(dl.removable(result_of(np.full((6, n, 8), 0.01), range(1, n + 1)))).startswith(f"{name} of 8) can")
@@ -60,6 +61,16 @@ def test_few_prompts_have_no_interval_and_where_nothing_is_cheap_enough_nothing_
         dl.remove_blocks(dl.load_model("toy-4l"), none)
     with pytest.raises(ValueError, match="removable needs a result for whole blocks"):
         dl.removable({"x": 1})
+
+
+def test_what_is_chosen_and_measured_on_the_same_prompt_is_not_known():
+    of_one_token = np.full((2, 3, 8), np.nan)
+    for n in (0, 1):
+        found = dl.removable(result_of(np.concatenate([of_one_token, np.full((n, 3, 8), -0.9)])))
+        assert (found.n, found.s) == (0, None) and np.isnan(found.loss.value)
+        assert str(found).endswith(f"measured on others, but {n or 'none'} has a loss; give more")
+        with pytest.raises(ValueError, match="^It is not known which blocks can be removed: they are chosen on some"):
+            dl.remove_blocks(dl.load_model("toy-4l"), found)
 
 
 def test_of_a_model_that_predicts_its_prompts_no_better_than_shuffled_ones_nothing_is_said():

@@ -41,6 +41,26 @@ def test_a_value_that_is_not_finite_is_an_error_that_names_metric_curve_and_laye
         effective_depth_overlap(np.array(broken))
 
 
+@pytest.mark.parametrize(
+    "rule, bounds",
+    [(effective_depth_overlap, (0, 1)), (effective_depth_kl, (0, None)), (effective_depth_cosine, (-1, 1))],
+)
+def test_a_value_that_is_impossible_is_refused_beyond_rounding(rule, bounds):
+    for bound, sign in zip(bounds, (-1, 1), strict=True):
+        for key in range(3 if bound is not None else 0):
+            for beyond in (1e-5, 0.01):
+                curves = [[0.5, 0.5, 0.5] for _ in range(3)]
+                curves[key][1] = bound + sign * beyond
+                given = curves if rule is effective_depth_cosine else [curves[key]]
+                refused = pytest.raises(ValueError, match="at layer 1, and can only be") if beyond > 1e-3 else None
+                with refused or contextlib.nullcontext():
+                    rule(*given)
+
+
+def test_the_overlaps_of_a_dict_have_a_depth_without_divergences():
+    assert effective_depth_overlap({"res_overlaps": [0.0, 0.2, 0.4, 0.9]}) == 2
+
+
 def test_a_result_of_another_probe_is_refused_with_the_one_that_is_needed():
     with pytest.raises(ValueError, match="kl needs res_kl_divs, or a result from logit_lens"):
         effective_depth_kl({"att_cos": [0.1, 0.2]})
