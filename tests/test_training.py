@@ -10,14 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import (
-    EarlyStoppingCallback,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import depth_lib as dl
 from tests.marks import slow
@@ -80,7 +73,7 @@ def test_a_log_measures_without_changing_the_training_and_has_nan_where_there_is
     plt.close(figure)
 
 
-class Losses(TrainerCallback):
+class Losses:
     """The prompts' mean loss after each step, in plain PyTorch."""
 
     def __init__(self):
@@ -96,7 +89,10 @@ class Losses(TrainerCallback):
 
 @pytest.mark.parametrize("early", [slow(False), True])
 def test_the_last_steps_entry_is_of_the_last_step_also_where_the_best_model_is_loaded_at_the_end(tmp_path, early):
-    tokenizer, losses, callback = char_tokenizer(), Losses(), dl.DepthCallback(PROMPTS, every=2)
+    # They import peft and bitsandbytes, which no other process needs.
+    from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+
+    tokenizer, losses, callback = char_tokenizer(), type("", (Losses, TrainerCallback), {})(), dl.DepthCallback(PROMPTS, every=2)
     rows = [{"input_ids": ids[:20], "labels": ids[:20]} for ids in tokenizer(PROMPTS * 8)["input_ids"]]
     often = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
     best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}

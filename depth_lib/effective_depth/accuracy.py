@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from statistics import NormalDist
 
 import numpy as np
 
 from ..results.means import paired_change
-from .intervals import LEVEL, Estimate
+from .intervals import NORMAL, Estimate
 from .rules import as_array
-
-_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 def accuracy(result: Mapping) -> Estimate:
@@ -26,8 +23,8 @@ def accuracy(result: Mapping) -> Estimate:
     """
     correct = _right(result)
     n, share = len(correct), float(correct.mean())
-    centre, half = share + _Z**2 / (2 * n), _Z * math.sqrt(share * (1 - share) / n + (_Z / (2 * n)) ** 2)
-    return Estimate(share, *((centre + sign * half) / (1 + _Z**2 / n) for sign in (-1, 1)))
+    centre, half = share + NORMAL**2 / (2 * n), NORMAL * math.sqrt(share * (1 - share) / n + (NORMAL / (2 * n)) ** 2)
+    return Estimate(share, *((centre + sign * half) / (1 + NORMAL**2 / n) for sign in (-1, 1)))
 
 
 def accuracy_change(before: Mapping, after: Mapping) -> Estimate:

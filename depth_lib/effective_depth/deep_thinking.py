@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm, spearmanr
-from scipy.stats import t as student
 
+from .intervals import NORMAL, student
 from .rules import as_array
 
 SETTLED, LATE = 0.5, 0.85  # g in bits and ρ of the paper
@@ -74,7 +73,7 @@ def deep_thinking_ratio(
 def mean_with_interval(values: pd.Series) -> tuple[float, float, float]:
     """The mean of shares and the ends of its interval; NaN ends for a single value."""
     n, mean = len(values), float(values.mean())
-    half = float(student.ppf(0.975, n - 1) * values.std() / math.sqrt(n)) if n > 1 else math.nan
+    half = float(student(n - 1) * values.std() / math.sqrt(n)) if n > 1 else math.nan
     return mean, max(mean - half, 0.0), min(mean + half, 1.0)  # NaN stays
 
 
@@ -82,7 +81,7 @@ def _correlation(x, y):
     """Spearman's correlation and the ends of its interval."""
     if len(x) < 4 or x.nunique() < 2 or y.nunique() < 2:
         return math.nan, math.nan, math.nan
-    r = float(spearmanr(x, y).statistic)
-    half = float(norm.ppf(0.975)) * math.sqrt((1 + r**2 / 2) / (len(x) - 3))
+    r = float(x.rank().corr(y.rank()))
+    half = NORMAL * math.sqrt((1 + r**2 / 2) / (len(x) - 3))
     z = math.atanh(min(max(r, -1 + 1e-12), 1 - 1e-12))
     return r, math.tanh(z - half), math.tanh(z + half)

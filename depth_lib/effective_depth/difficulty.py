@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
-from .intervals import LEVEL, Estimate, NoInterval, depth_score, score_interval, standard_error
+from .intervals import Estimate, NoInterval, depth_score, score_interval, standard_error, student
 from .rules import as_array
 
 EFFECTS = {"layer": "on later layers", "output": "on the output"}
@@ -76,5 +75,5 @@ def slope(groups: Mapping[int, np.ndarray], scores: pd.DataFrame) -> Estimate:
         return Estimate(value, np.nan, np.nan)
     affected = [group[group.any(1)] for group in groups.values()]
     errors = [standard_error(depth_score(group.sum(0) - group)) for group in affected]
-    half = student.ppf((1 + LEVEL) / 2, sum(map(len, affected)) - len(affected)) * np.linalg.norm(weights * errors)
+    half = student(sum(map(len, affected)) - len(affected)) * np.linalg.norm(weights * errors)
     return Estimate(value, value - half, value + half)

@@ -8,17 +8,18 @@ level: all layers that the rule may find in curves within the band. How often it
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import product
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from ..results.schemas import ArtifactError
 from .rules import Rule, as_array
 
 LEVEL, FEWEST = 0.95, 3
+NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 EQUAL = "all prompts have the same values, so the interval has no width; give different prompts"
 UNPAIRED = "compared as independent: not known to be the same prompts"
 
@@ -45,10 +46,12 @@ def standard_error(without_each: np.ndarray) -> np.ndarray:
 
 def half_width(without_each: np.ndarray, level: float = LEVEL) -> np.ndarray:
     """Half of the interval: Student's quantile times the standard error."""
-    return _quantile((1 + level) / 2, len(without_each) - 1) * standard_error(without_each)
+    return student(len(without_each) - 1, level) * standard_error(without_each)
 
 
-_quantile = cache(student.ppf)  # slow, and asked for each pair of depths
+def student(free: int, level: float = LEVEL) -> float:
+    """The quantile of Student's t where an interval ends; NaN without a degree of freedom."""
+    return stdtrit(free, (1 + level) / 2)
 
 
 class Gaps(NamedTuple):

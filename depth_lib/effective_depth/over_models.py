@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from ..params import TRAINING, by_paper, facts_of
-from .intervals import FEWEST, LEVEL
+from .intervals import FEWEST, student
 from .rules import RULES
 
 COLUMNS = ["question", "rule", "before", "after", "estimate", "low", "high", "models"]
@@ -60,7 +59,7 @@ def _slope(models: pd.DataFrame, unit: str) -> Iterator[tuple]:
     free, squares = len(models) - models.training.nunique() - 1, (x**2).sum()
     if free >= 2 and squares:  # with one degree of freedom the interval is longer than the axis
         slope = (x * y).sum() / squares
-        half = student.ppf((1 + LEVEL) / 2, free) * np.sqrt(((y - slope * x) ** 2).sum() / free / squares)
+        half = student(free) * np.sqrt(((y - slope * x) ** 2).sum() / free / squares)
         ends = (f"{size:g} {unit}" for size in (models["size"].min(), models["size"].max()))
         yield "size", *ends, slope, slope - half, slope + half, len(models)
 
@@ -70,9 +69,7 @@ def _changes(question: str, ratios: pd.DataFrame) -> Iterator[tuple]:
     for name in ratios.columns[1:]:
         change = (ratios[name] - ratios.iloc[:, 0]).dropna()
         if len(change) >= FEWEST:
-            half = (
-                student.ppf((1 + LEVEL) / 2, len(change) - 1) * change.sem() or np.nan
-            )  # all equal: no spread to go by
+            half = student(len(change) - 1) * change.sem() or np.nan  # all equal: no spread to go by
             yield (
                 question,
                 ratios.columns[0],

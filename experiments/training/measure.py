@@ -18,26 +18,23 @@ Sources: Wilson 1927; Zou & Donner 2008 (the variance of a sum recovered from it
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
 import torch
 from nnsight import TransformersModel
-from scipy.stats import t as student
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import depth_lib as dl
 from depth_lib.data.examples import Example
 from depth_lib.effective_depth.difficulty import EFFECTS, depth_scores
-from depth_lib.effective_depth.intervals import LEVEL, Estimate, depth_interval
+from depth_lib.effective_depth.intervals import NORMAL, Estimate, depth_interval, student
 from depth_lib.effective_depth.rules import RULES
 
 from .tasks import TASKS, held_out_examples
 from .trainer import END
 
 ANSWERED, READ, SKIPPED, ERASED = 300, 30, 20, 12  # problems a level: for accuracy, curves, scores, erasure
-_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 COLUMNS = ["task", "quantity", "level", "value", "low", "high", "n"]
 
 
@@ -132,8 +129,9 @@ def erasure_depth(effect: torch.Tensor, n_answer: int) -> int | None:
 
 def share(right: int, n: int) -> Estimate:
     """A share of n with Wilson's 95 % interval."""
-    p, z2 = right / n, _Z**2
-    centre, half = (p + z2 / (2 * n)) / (1 + z2 / n), _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    p, z = right / n, NORMAL
+    centre, half = (p + z**2 / (2 * n)) / (1 + z**2 / n), math.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
+    half *= z / (1 + z**2 / n)
     return Estimate(p, max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))
 
 
@@ -149,5 +147,5 @@ def mean_with_interval(values: Sequence[float]) -> Estimate:
     n = len(values)
     if n < 2:
         return Estimate(float(values[0]) if n else math.nan, math.nan, math.nan)
-    half = student.ppf((1 + LEVEL) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n)
+    half = student(n - 1) * np.std(values, ddof=1) / math.sqrt(n)
     return Estimate(float(np.mean(values)), float(np.mean(values) - half), float(np.mean(values) + half))

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.stats import t as student
 
 from depth_lib.effective_depth.difficulty import depth_scores, importance
 from tests.effective_depth.coverage import scores_covered
@@ -42,14 +41,14 @@ def test_an_effect_of_one_layer_per_level_gives_these_layers_and_their_slope_wit
     assert alone.slope.isna().all() and alone.low.notna().all()
 
 
-def test_the_slope_is_least_squares_with_the_error_of_each_level():
+def test_the_slope_is_least_squares_with_the_error_of_each_level(stats):
     draw = np.random.default_rng(2)
     effects, levels = draw.gamma(2, 1, (3 * N, L)), np.repeat([2, 3, 5], N)
     rows = depth_scores(result_of(as_map(effects), effects, levels)).query("effect == 'output'")
     assert rows.slope.iloc[0] == pytest.approx(np.polyfit(rows.level, rows.score, 1)[0])
     weights = (rows.level - rows.level.mean()) / ((rows.level - rows.level.mean()) ** 2).sum()
-    errors = (rows.high - rows.score) / student.ppf(0.975, N - 1)
-    half = student.ppf(0.975, 3 * (N - 1)) * np.sqrt(((weights * errors) ** 2).sum())
+    errors = (rows.high - rows.score) / stats.t.ppf(0.975, N - 1)
+    half = stats.t.ppf(0.975, 3 * (N - 1)) * np.sqrt(((weights * errors) ** 2).sum())
     assert (rows.slope_high - rows.slope).iloc[0] == (rows.slope - rows.slope_low).iloc[0] == pytest.approx(half)
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import t as student
 
 from depth_lib.comparison import compare
 from depth_lib.effective_depth.intervals import (
@@ -40,10 +39,10 @@ from tests.synthetic import result_of
 DOCUMENTED = (Path(__file__).parents[2] / "docs/coverage.md").read_text(encoding="utf-8")
 
 
-def test_of_a_mean_the_interval_is_students():
+def test_of_a_mean_the_interval_is_students(stats):
     values = np.random.default_rng(0).normal(size=7)
     without_each = (values.sum() - values) / 6
-    half = student.ppf(0.975, 6) * values.std(ddof=1) / np.sqrt(7)
+    half = stats.t.ppf(0.975, 6) * values.std(ddof=1) / np.sqrt(7)
     assert half_width(without_each) == pytest.approx(half)
 
 
@@ -178,13 +177,13 @@ def test_a_difference_of_different_prompts_has_the_ends_of_both_intervals(rule):
     assert open_ends > 3
 
 
-def test_the_depth_score_is_the_centre_of_the_mean_profile_with_the_error_of_a_ratio():
+def test_the_depth_score_is_the_centre_of_the_mean_profile_with_the_error_of_a_ratio(stats):
     profiles = np.random.default_rng(0).gamma(2, 1, (400, 6))
     estimate = score_interval(profiles)
     assert estimate.value == pytest.approx(depth_score(profiles.mean(0)))
     mass, moment = profiles.sum(1), profiles @ np.arange(6)
     error = np.sqrt(((moment - estimate.value * mass) ** 2).sum() * 400 / 399) / mass.sum()
-    assert estimate.high - estimate.low == pytest.approx(2 * student.ppf(0.975, 399) * error, rel=0.01)
+    assert estimate.high - estimate.low == pytest.approx(2 * stats.t.ppf(0.975, 399) * error, rel=0.01)
     equal = score_interval(np.tile([0.0, 1.0, 3.0], (4, 1)))
     assert equal.low == pytest.approx(1.75) and equal.high == pytest.approx(1.75)
     at_ends = [score_interval(profiles[:4] * (np.arange(6) == [[layer]] * 4) + 0.05 * profiles[:4]) for layer in (0, 5)]

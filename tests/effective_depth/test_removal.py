@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import t as student
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import depth_lib as dl
@@ -15,7 +14,7 @@ def result_of(by_prompt, sizes=(1, 2, 3), **more):
     return {"removal_sizes": np.array(sizes, float), "removal_loss_by_prompt": np.asarray(by_prompt, float)} | more
 
 
-def test_the_start_that_half_of_the_prompts_choose_costs_what_the_others_say():
+def test_the_start_that_half_of_the_prompts_choose_costs_what_the_others_say(stats):
     draw = np.random.default_rng(0)
     by_prompt = draw.uniform(0, 0.2, (10, 3, 8))
     by_prompt[:, 2] += 1
@@ -24,7 +23,7 @@ def test_the_start_that_half_of_the_prompts_choose_costs_what_the_others_say():
     s = int(chosen[1].argmin())
     assert (found.n, found.s, found.n_layers) == (2, s, 8) and chosen[1, s] <= 0.1
     others = by_prompt[1::2, 1, s]
-    half = student.ppf(0.975, 4) * others.std(ddof=1) / np.sqrt(5)
+    half = stats.t.ppf(0.975, 4) * others.std(ddof=1) / np.sqrt(5)
     assert tuple(found.loss) == pytest.approx((others.mean(), others.mean() - half, others.mean() + half))
     assert str(found) == (
         f"Blocks {s} and {s + 1} (2 of 8) can be removed at a cost of {found.loss.value:.3f} "

@@ -4,8 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import t as student
-from scipy.stats import ttest_1samp
 
 from depth_lib.effective_depth.over_models import over_models
 from depth_lib.effective_depth.rules import RULES
@@ -84,7 +82,7 @@ def test_the_frame_is_read_back_by_pandas_without_options(published, tmp_path):
     assert (back.ed.fillna(-1) == frame.ed.fillna(-1).astype(float)).all()
 
 
-def test_over_the_papers_models_each_comparison_is_students_over_models(published):
+def test_over_the_papers_models_each_comparison_is_students_over_models(published, stats):
     frame = depths(Study(published)).query("model != 'toy-8l'")
     found = over_models(frame)
     assert {*found.question} == {"size", "training", "task"} and {*found.rule} == {*RULES}
@@ -93,7 +91,7 @@ def test_over_the_papers_models_each_comparison_is_students_over_models(publishe
     of_kl = frame.query("rule == 'kl'").pivot(index="model", columns="dataset", values="ratio")
     change = of_kl.gsm8k - of_kl.hellaswag
     row = found.query("question == 'task' and rule == 'kl' and after == 'gsm8k'").iloc[0]
-    ends = ttest_1samp(change, 0).confidence_interval(0.95)
+    ends = stats.ttest_1samp(change, 0).confidence_interval(0.95)
     assert (row.before, row.models) == ("hellaswag", 12)
     assert (row.estimate, row.low, row.high) == pytest.approx((change.mean(), ends.low, ends.high))
     size = found.query("question == 'size' and rule == 'kl'").iloc[0]
@@ -105,7 +103,7 @@ def test_over_the_papers_models_each_comparison_is_students_over_models(publishe
     fit = np.linalg.lstsq(np.array(columns, float), models.to_numpy(), rcond=None)
     free = 12 - 1 - len(groups)
     error = np.sqrt(fit[1][0] / free * np.linalg.inv(np.transpose(columns).astype(float) @ columns)[0, 0])
-    half, slope = student.ppf(0.975, free) * error, fit[0][0]
+    half, slope = stats.t.ppf(0.975, free) * error, fit[0][0]
     assert (size.low, size.estimate, size.high) == pytest.approx((slope - half, slope, slope + half))
     training = found.query("question == 'training' and rule == 'kl'")
     assert training.models.tolist() == [4, 4] and training.before.eq("base").all()
