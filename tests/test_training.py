@@ -92,7 +92,8 @@ def test_the_last_steps_entry_is_of_the_last_step_also_where_the_best_model_is_l
     # They import peft and bitsandbytes, which no other process needs.
     from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
-    tokenizer, losses, callback = char_tokenizer(), type("", (Losses, TrainerCallback), {})(), dl.DepthCallback(PROMPTS, every=2)
+    tokenizer, callback = char_tokenizer(), dl.DepthCallback(PROMPTS, every=2)
+    losses = type("LossesCallback", (Losses, TrainerCallback), {})()
     rows = [{"input_ids": ids[:20], "labels": ids[:20]} for ids in tokenizer(PROMPTS * 8)["input_ids"]]
     often = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
     best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}

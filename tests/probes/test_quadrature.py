@@ -116,11 +116,11 @@ def drawn_cusps(draw):
     return sample, rise(1) - rise(0)
 
 
-@pytest.mark.parametrize("seed", [1, slow(2), slow(3)])
+@pytest.mark.parametrize(("seed", "n"), [(1, 100), slow(2, 300), slow(3, 300)])
 @pytest.mark.parametrize(("drawn", "bounded"), [(drawn_steps, 0.99), (drawn_cusps, 0.97)])
-def test_the_stated_error_bounds_the_true_one_in_nearly_all_cells_and_by_no_more_than_it_has_to(drawn, bounded, seed):
+def test_the_stated_error_bounds_the_true_one_in_nearly_all_draws_and_is_no_larger_than_it_must(drawn, bounded, seed, n):
     draw, covered, ratios = np.random.default_rng(seed), [], []
-    for _ in range(300):
+    for _ in range(n):
         sample, truth = drawn(draw)
         found = integrate(sample, 0.01, 1.2e-7)
         assert found["error"] <= 0.01 or found["n_nodes"] == 257, "it stops where the stated error is small enough"
