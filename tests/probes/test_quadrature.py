@@ -118,7 +118,7 @@ def drawn_cusps(draw):
 
 @pytest.mark.parametrize(("seed", "n"), [(1, 100), slow(2, 300), slow(3, 300)])
 @pytest.mark.parametrize(("drawn", "bounded"), [(drawn_steps, 0.99), (drawn_cusps, 0.97)])
-def test_the_stated_error_bounds_the_true_one_in_nearly_all_draws_and_is_no_larger_than_it_must(drawn, bounded, seed, n):
+def test_the_stated_error_bounds_the_true_one_in_nearly_all_draws_and_is_not_much_larger(drawn, bounded, seed, n):
     draw, covered, ratios = np.random.default_rng(seed), [], []
     for _ in range(n):
         sample, truth = drawn(draw)
