@@ -15,6 +15,7 @@ from .effective_depth.tables import effective_depths
 from .figures.grid import figure_of, save
 from .figures.kinds import KINDS, find_kind
 from .files import writable_folder
+from .params import params_files
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
 from .results.result import Result, fitting
@@ -159,12 +160,9 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
         raise ValueError('give at least two results, or models with prompts: dl.compare({"base": a, "tuned": b}).')
-    if prompts is not None and not any(isinstance(source, TransformersModel) for source in of.values()):
-        for source in of.values():
-            if isinstance(source, str) and _names_a_model(Path(source)):
-                raise ValueError(f"{source!r} is a name; give the model itself, dl.load_model({source!r}).")
-        raise ValueError("prompts are for models, and these are results; leave the prompts out.")
     found = {name: _results_of(name, source, prompts) for name, source in of.items()}
+    if prompts is not None and not any(isinstance(source, TransformersModel) for source in of.values()):
+        raise ValueError("prompts are for models, and these are results; leave the prompts out.")
     first, *others = found
     shared = [key for key in found[first] if all(key in found[name] for name in others)]
     if not shared:
@@ -175,11 +173,6 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
         probes = ", ".join(probe for _, probe in shared)
         raise ValueError(f"they have no depths to compare, only {probes}; give logit_lens or relative_contribution.")
     return comparison
-
-
-def _names_a_model(path: Path) -> bool:
-    """Whether a path is not a folder of results, but a checkpoint or nothing."""
-    return not path.is_dir() or (path / "config.json").is_file()
 
 
 def _spoken(key: tuple[str, str]) -> str:
@@ -199,11 +192,12 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
         raise ValueError(
             f'"{name}" is a {type(source).__name__}; give a model, a result, a Run or a folder of results.'
         )
-    folder = Path(folder).resolve()
+    source, folder = str(folder), Path(folder).resolve()
+    model = prompts is not None or source in params_files("models")
+    if (folder / "config.json").is_file() or model and not folder.is_dir():
+        raise ValueError(f"{name}: {source} is no folder of results; give the model itself, dl.load_model({source!r}).")
     if not folder.is_dir():
         raise MissingArtifact(f"{name}: there is no folder {folder}; give that of a run, such as outputs/gsm8k/toy-8l")
-    if _names_a_model(folder):
-        raise ValueError(f"{name}: {folder} is a model, not results; load it first: dl.load_model(folder).")
     of_run = any(folder.glob("*.pt"))
     study = Study(folder.parents[1], [folder.name], [folder.parent.name]) if of_run else Study(folder)
     if len(study.models) > 1:

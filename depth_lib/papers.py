@@ -91,12 +91,13 @@ def paper(
         raise ValueError(f"no figure is called {figure!r}; use one of {', '.join(names)}")
     name, which, *datasets = *(FIGURES | HU)[figure], *[""] * (figure in FIGURES)
     kind = KINDS[name]
+    folder = of if isinstance(of, str | Path) and Path(of).is_dir() else None
+    if not folder and not isinstance(of, TransformersModel | Mapping):
+        raise ValueError(f"{of!r} is not a folder of results, a model from dl.load_model or a probe's result.")
     if prompts is not None and not isinstance(of, TransformersModel):
         raise ValueError("prompts are used only if a model is given, and this is not a model; leave the prompts out.")
-    if isinstance(of, str | Path) and Path(of).is_dir():
-        return _of_folder(figure, kind, which, datasets, of)
-    if isinstance(of, str | Path) or not isinstance(of, TransformersModel | Mapping):
-        raise ValueError(f"{of!r} is not a folder of results, a model from dl.load_model or a probe's result.")
+    if folder:
+        return _of_folder(figure, kind, which, datasets, folder)
     if figure in HU:
         raise ValueError(f'{figure} has a panel per model; give a folder of results: dl.paper("{figure}", "outputs").')
     result = _measured(kind, which, of, prompts) if isinstance(of, TransformersModel) else of

@@ -28,7 +28,8 @@ INSTALLED = _INSIDE.is_dir()
 PARAMS = _INSIDE if INSTALLED else Path(__file__).parent.parent / "params"
 
 PAPER_DATASETS = ["hellaswag", "gsm8k", "aime24"]
-HOST = r"https?://([\w.-]+|\[[\da-f:]+\])(:\d+)?(/\S*)?"  # of a server
+_PORT = r"[0-5]?\d{1,4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]"
+HOST = rf"https?://([\w.-]+|\[[\da-f:]+\])(:({_PORT}))?(/\S*)?"  # of a server
 TRAINING = ("R1-distill", "instruct", "base", "unknown")  # the papers' order
 FIVE_PROBES = ["relative_contribution", "layer_effects", "logit_lens", "residual_erasure", "integrated_gradients"]
 NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file

@@ -132,18 +132,6 @@ def _own_dtype(model_id: str) -> str:
         return "bfloat16"
 
 
-def _own(prompts: Sequence[str]) -> list[str]:
-    """The user's own prompts; ParamsError for what is not a list of texts."""
-    from .data.tokens import texts_of  # loads torch
-
-    try:
-        if isinstance(prompts, str) or not (texts := texts_of(prompts)):
-            raise ValueError(f"prompts is {prompts!r}; give a list of strings")
-    except ValueError as error:
-        raise ParamsError(str(error)) from None
-    return texts
-
-
 class Run:
     """Reads or computes the results that a notebook's parameters cell asks for: `Run(globals())`.
 
@@ -162,7 +150,7 @@ class Run:
     - params: the parameters
     - llm: the model, loaded on first use
 
-    Raises ParamsError, which lists every wrong parameter.
+    Raises ParamsError, which lists every wrong parameter, and ValueError for prompts that are not texts.
     Cost: no forward pass; `result` computes missing results.
     """
 
@@ -181,7 +169,9 @@ class Run:
         if prompts is not None:
             if find_dataset(params.DATASET):
                 raise ParamsError(f"{params.DATASET} has prompts of its own; give DATASET a name of yours")
-            self.prompts = _own(prompts)
+            from .data.tokens import texts_of  # loads torch
+
+            self.prompts = texts_of(prompts)
             params.N_EXAMPLES = len(self.prompts)
         is_file = self.source not in (*NAMED_SOURCES, "drawn", "list")
         self.dataset = Path(self.source).stem if is_file and find_dataset(params.DATASET) else params.DATASET
@@ -372,9 +362,10 @@ class Run:
         params = self.params
         source = str(checkpoint_of(params.MODEL_ID or params.MODEL) or params.MODEL_ID)
         source = params.MODEL_ID if params.MODEL_ID in (*TOYS, *WHEELS) else source
-        quantization = None if params.QUANTIZATION == "none" else params.QUANTIZATION
-        how = {"revision": params.REVISION, "dtype": params.DTYPE, "quantization": quantization}
-        how["device_map"] = params.DEVICE_MAP
+        how = {"revision": params.REVISION}
+        if not self.on_server:  # it chooses these itself
+            quantization = None if params.QUANTIZATION == "none" else params.QUANTIZATION
+            how |= {"dtype": params.DTYPE, "quantization": quantization, "device_map": params.DEVICE_MAP}
         print(f"loading {source}")
         if not self.on_server and source not in (*TOYS, *WHEELS):
             check_fits(source, **how)

@@ -1,7 +1,6 @@
 """Effective depth while a model trains: a log for your own loop, and a callback for transformers' Trainer."""
 
 import math
-import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +43,7 @@ class DepthLog:
         check_kind(tokenizer)
         if path is not None and Path(path).is_dir():
             raise ValueError(f"{path} is a folder; give the path of a .csv file.")
-        self.prompts, self.tokenizer = _several(prompts), tokenizer
+        self.prompts, self.tokenizer = texts_of(prompts), tokenizer
         self.path = None if path is None else writable_folder(Path(path).parent, ValueError) / Path(path).name
         self._rows, self._kl = [], []
 
@@ -149,7 +148,7 @@ class DepthCallback(TrainerCallback):
             raise ValueError(f"every is {every!r}; give a number of steps, such as 50.")
         if tokenizer is not None:
             check_kind(tokenizer)
-        self.prompts, self.every, self.tokenizer = _several(prompts), every, tokenizer
+        self.prompts, self.every, self.tokenizer = texts_of(prompts), every, tokenizer
         self.log: DepthLog | None = None
         self._measured = None  # the last measured step
 
@@ -194,13 +193,6 @@ class DepthCallback(TrainerCallback):
             row = self.log.measure(model, state.global_step)
             known = {f"depth_{name}": row[name] for name in METRICS if not math.isnan(row[name])}
             state.log_history.append({"step": state.global_step, "prompts_loss": row["loss"], **known})
-
-
-def _several(prompts: Sequence[str]) -> list[str]:
-    """The prompts as a list; ValueError for a single text, and if there are none."""
-    if isinstance(prompts, str) or not (texts := texts_of(prompts)):
-        raise ValueError(f"prompts is {reprlib.repr(prompts)}; give a list of strings.")
-    return texts
 
 
 def refuse_sharded(model: nn.Module) -> None:

@@ -136,7 +136,7 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
     erasure = result_of("residual_erasure", 8)
     with pytest.raises(ValueError, match="they have no depths to compare, only residual_erasure; give logit_lens or"):
         dl.compare({"a": erasure, "b": erasure})
-    with pytest.raises(ValueError, match=r"toy-4l is a model, not results; load it first: dl\.load_model"):
+    with pytest.raises(ValueError, match=r"toy-4l is no folder of results; give the model itself, dl\.load_model"):
         dl.compare({"a": lens, "b": toy_path("toy-4l")})
     for model in ("one", "two"):
         save(tmp_path, model, "logit_lens", result=lens)

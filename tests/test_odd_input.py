@@ -87,10 +87,7 @@ def test_a_prompt_of_one_token_has_no_loss_and_its_result_is_saved_and_read(toy,
 
 # a call with one argument of a wrong kind, and what is said
 WRONG_KIND = {
-    "choices": (
-        lambda llm: dl.choice_accuracy(llm, "abc"),
-        "choice 0 is 'a'; give .context, endings, number of the ri",
-    ),
+    "choices": (lambda llm: dl.choice_accuracy(llm, "abc"), "choices is of type str; give a list, such as dl.load_cho"),
     "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* give .context, endings, number"),
     "no choices": (lambda llm: dl.choice_accuracy(llm, None), "there are no choices to measure; load some"),
     "removed": (lambda llm: dl.choice_accuracy(llm, [("5 ", ["1", "2"], 0)], removed=2), "removed is 2; give .s, n."),
@@ -168,7 +165,7 @@ def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_n
     for ids in (torch.tensor([[3, 4]]), np.array([[3, 4]]), [[np.int64(3), 4]], [[torch.tensor(3), torch.tensor(4)]]):
         same = dl.logit_lens(toy, ["5 + 7 = "], answers=ids)["res_kl_divs"]
         assert torch.equal(same, dl.logit_lens(toy, ["5 + 7 = "], answers=[[3, 4]])["res_kl_divs"])
-    with pytest.raises(ValueError, match=r"give \[row\['content'\]"):
+    with pytest.raises(ValueError, match="prompt 0 is a message of a chat; give each chat as one text"):
         dl.relative_contribution(toy, [{"role": "user", "content": "hi"}])
     with pytest.raises(dl.RemoteError, match="remote='locl' is not a host"):
         dl.relative_contribution(toy, ["5 + 7"], remote="locl")

@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 from ..params import NAMED_SOURCES, not_among, warn
 from .datasets import Dataset, dataset_named
 from .drawn import DRAWN
-from .rows import FORMATS, PromptError, check_count, column_of, file_rows, from_hub
+from .rows import PromptError, check_count, column_of, file_rows, from_hub
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -62,7 +62,7 @@ def load_prompts(
     dataset = str(dataset)
     suffix = Path(dataset).suffix.lower()
     alone = column is not None or suffix == ".txt"
-    if alone and (source != "hub" or suffix not in FORMATS):
+    if alone and (source != "hub" or not suffix):
         raise PromptError(
             "column= needs a file in place of the data set's name, and no source=: "
             'dl.load_prompts("mine.jsonl", column="text")'

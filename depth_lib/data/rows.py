@@ -48,7 +48,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
     skipped, but counted. PromptError if the file is unreadable."""
     if path.suffix.lower() not in FORMATS:
         raise PromptError(
-            f'no source "{path}"; use "hub", "embedded", "sample" or the path of a .jsonl, .csv, .parquet or .txt file'
+            f'{path} is not a .jsonl, .csv, .parquet or .txt file; give one, or as source "hub", "embedded" or "sample"'
         )
     if not path.is_file():
         raise PromptError(f"no file {path.absolute()}; check the path")

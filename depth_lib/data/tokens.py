@@ -7,13 +7,17 @@ from pathlib import Path
 from nnsight import TransformersModel
 from transformers import GenerationConfig
 
-from ..params import not_among, warn, whole
+from ..params import not_among, params_files, warn, whole
+from .rows import FORMATS
+
+_TABLES = (*FORMATS, ".json", ".tsv", ".xlsx", ".gz")  # what the name of a file of prompts may end in
 
 
 def texts_of(texts: object, name: str = "prompt") -> list[str]:
-    """The texts as a list; ValueError for tables, whose column names would be measured, and for other things.
+    """The texts as a list; ValueError for none, for names of files and data sets, for tables, whose column names would
+    be measured, and for other things.
 
-    A text that is the name of a file is warned about. name: of one text, in messages.
+    name: of one text, in messages.
     """
     texts = [texts] if isinstance(texts, str) else [] if texts is None else texts
     if _columns(texts) is not None:
@@ -23,16 +27,21 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
         raise ValueError(f"{name}s is of type {type(texts).__name__}, not a list of texts; give a list of strings.")
     texts = list(texts)
     for number, text in enumerate(texts):
+        if isinstance(text, Mapping) and "role" in text:
+            give = "each chat as one text: llm.tokenizer.apply_chat_template(messages, tokenize=False)"
+            raise ValueError(f"{name} {number} is a message of a chat; give {give}.")
         if isinstance(text, Mapping):
             of_text = [key for key, value in text.items() if isinstance(value, str)]
-            if "role" in text:  # a chat's message
-                of_text = [key for key in ("content",) if key in of_text]
             column = "text" if "text" in of_text or not of_text else of_text[0]
             raise ValueError(f"{name} {number} is a row, not text; give [row[{column!r}] for row in {name}s].")
         if not isinstance(text, str):
             raise ValueError(f"{name} {number} is of type {type(text).__name__}, not text; give a list of strings.")
-        if len(text) < 200 and "\0" not in text and Path(text).suffix and _is_file(text):
-            warn(f"{name} {number} is the name of a file, {text!r}, which is not read; dl.load_prompts(file) reads it")
+        if (of_data := len(texts) == 1 and text in params_files("datasets")) or _is_file(text):
+            column = "" if of_data or text.endswith(".txt") else ', column="text"'
+            what = "data set" if of_data else "file"
+            raise ValueError(f"{text!r} is the name of a {what}; give its texts: dl.load_prompts({text!r}{column}).")
+    if not texts:
+        raise ValueError(f"there are no {name}s; load some with dl.load_prompts(...).")
     return texts
 
 
@@ -57,11 +66,12 @@ def _text_column(table):
 
 def _is_file(text):
     """Whether a text is the name of a file, or looks like that of a file of prompts."""
-    if len(text.split()) == 1 and text.endswith((".txt", ".jsonl", ".csv", ".parquet")):
+    path = Path(text[:200])
+    if path.suffix.lower() in _TABLES and len(text.split()) == 1:
         return True
     try:
-        return Path(text).is_file()
-    except OSError:  # no name that a file can have
+        return bool(path.suffix) and path.is_file()
+    except (OSError, ValueError):  # no name that a file can have
         return False
 
 
@@ -72,8 +82,6 @@ def tokenize(llm: TransformersModel, prompts: Sequence[str], generate: int = 0) 
     than the model has positions.
     """
     prompts = texts_of(prompts)
-    if not prompts:
-        raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
     return [_tokenized(llm, prompt, f"prompt {p}", generate)[0] for p, prompt in enumerate(prompts)]
 
 

@@ -24,7 +24,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
 
     - generated: from `logit_lens` with generate= or answers=; α is the share at which h_l and the whole model have
       the same top token, whether or not a stored answer has this token
-    - most: the largest k
+    - most: the largest k, up to 100
 
     Returns a DataFrame by layer, and prints its best row:
 
@@ -32,7 +32,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     - drafts: the best k
     - speedup: the speed-up with this k; one more column for each k
 
-    Raises ValueError for a result without responses, a model of one block, or most < 1.
+    Raises ValueError for a result without responses, a model of one block, or `most` outside 1 to 100.
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); Leviathan et al. 2023 (2211.17192).
     Cost: no forward pass.
     """
@@ -40,10 +40,13 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     responses = "generated" in generated or "responses" in meta or "answers" in meta.get("settings", {})
     if "res_top1" not in generated or not responses:
         raise ValueError("the result has no responses; give that of dl.logit_lens(llm, prompts, generate=64)")
-    if most < 1 or len(generated["res_top1"]) < 2:
-        raise ValueError("early_exit needs a model with at least two blocks, and `most` must be at least 1")
+    n_layers = len(generated["res_top1"])
+    if not 1 <= most <= 100 or n_layers < 2:
+        raise ValueError(
+            f"most is {most}, and there are {n_layers} blocks; give most from 1 to 100, and two blocks or more"
+        )
     stay = as_array(generated["res_top1"]).astype(float)
-    k, n_layers = np.arange(1, most + 1), len(stay)
+    k = np.arange(1, most + 1)
     speedups = (1 + np.cumsum(stay[:, None] ** k, axis=1)) / (k * np.arange(n_layers)[:, None] / n_layers + 1)
     best, drafts = speedups.max(1), speedups.argmax(1) + 1
     frame = pd.DataFrame({"stay": stay, "drafts": drafts, "speedup": best})

@@ -196,7 +196,7 @@ def check_here(llm: TransformersModel) -> None:
             "give the model with its unembedding."
         )
     if not read.any():
-        raise ModelError(f"{name_of(llm)}: its logits are all 0, as if its weights were not loaded; load them first.")
+        raise ModelError(f"{name_of(llm)}: its logits are all 0: weights overflow, or are not loaded; load them first.")
     judge(llm, measured)
     if problem:  # nnsight does not see the model's own hooks and `forward`
         raise ArchitectureError(
@@ -224,6 +224,8 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
     problem = (str(error).strip() or type(error).__name__).splitlines()[-1]
     quantized = getattr(llm.config, "quantization_config", None) is not None
     advice = "; load it with quantization=None" if quantized else ""
+    if known(llm).state is not None:
+        problem, advice = "it has changed since", ": load it again, dl.load_model(llm._module, llm.tokenizer)"
     return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({problem}){advice}.")
 
 

@@ -27,7 +27,7 @@ def check_tokenizer(source: str | Path, n_tokens: int | None = None) -> None:
 
 def reason(error: BaseException) -> str:
     """The first sentence of an error; those of transformers are paragraphs long."""
-    text = " ".join(str(error).split())
+    text = re.sub("^Class validation error.*?Error: ", "", " ".join(str(error).split()))
     if not text or isinstance(error, KeyError):
         text = f"{type(error).__name__} {text}".strip()
     return textwrap.shorten(re.split(r"[.:;] (?=[A-Z])", text)[0], 200, placeholder=" …").rstrip(".")

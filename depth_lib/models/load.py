@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def load_model(
     Cost: reads the weights; five forward passes of 4 to 8 tokens.
     """
     for argument in other:
-        give = _INSTEAD.get(argument, _IN_MEMORY)
+        near = get_close_matches(argument, signature(load_model).parameters, 1) or [_IN_MEMORY]
+        give = _INSTEAD.get(argument, near[0])
         raise ModelError(f"load_model has no argument {argument}; give {give}.")
     here = remote in (False, "local")
     if isinstance(name, nn.Module):
@@ -165,14 +167,15 @@ def _options(entry, here, dtype, quantization, device_map, n_ranks):
     dtype = floating_type(dtype or entry.get("DTYPE"))
     quantization = entry.get("QUANTIZATION") if quantization == FROM_ENTRY else quantization
     device_map = entry.get("DEVICE_MAP") if device_map == FROM_ENTRY else device_map
-    check_quantization(quantization, here)
-    if here:
-        check_devices(device_map)
+    if not here and (dtype or quantization or device_map):
+        raise ModelError("a server decides dtype, quantization and device_map itself; leave them out (None).")
+    check_quantization(quantization)
+    check_devices(device_map)
     check_ranks(n_ranks)
     options = {"dtype": dtype} if dtype else {}
     if quantization:
         options = {"dtype": quantization, "compute_dtype": dtype or torch.bfloat16}
-    if device_map and here:
+    if device_map:
         options["device_map"] = device_map
     if n_ranks > 1:
         if device_map or quantization or not here:
@@ -248,9 +251,8 @@ def _resolve(name):
     if name and exists:
         if (path / ADAPTER_CONFIG_NAME).is_file():
             raise ModelError(_adapter(name))
-        raise ModelError(
-            f"{name} has no config.json; give a folder that save_pretrained or a download wrote, or a file.gguf."
-        )
+        what = "is a file" if path.is_file() else "has no config.json"
+        raise ModelError(f"{name} {what}; give a folder that save_pretrained or a download wrote, or a file.gguf.")
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
         return name, {}
     raise ModelError(_nearest(name))
@@ -388,7 +390,8 @@ def _why(name, source, revision, error):
         return f"{what} lacks a package or version: {reason(missing)}; {command[1] if command else 'install it'}."
     if any("trust_remote_code" in str(cause) for cause in causes):
         return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows."
+    place = "" if Path(source).exists() else f" from {page}"
     return (
-        f"{what} could not be loaded: {reason(error)}; "
+        f"{what} could not be loaded{place}: {reason(error)}; "
         "give a whole checkpoint (config, tokenizer and safetensors) of a kind that this transformers knows."
     )

@@ -90,17 +90,12 @@ def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
     return found
 
 
-def check_quantization(quantization: str | None, weights_here: bool) -> None:
+def check_quantization(quantization: str | None) -> None:
     """Raise ModelError for an unknown quantisation, or one whose library is not installed."""
     if quantization is None:
         return
     if problem := not_among(QUANTIZATIONS, "quantization=", quantization):
         raise ModelError(problem)
-    if not weights_here:
-        raise ModelError(
-            f"{quantization} weights were asked of a remote model, but its server decides how weights are held; "
-            "use quantization=None (QUANTIZATION: null)."
-        )
     if not is_bitsandbytes_available():
         raise ModelError(
             f"{quantization} weights need bitsandbytes, which is missing or too old; "

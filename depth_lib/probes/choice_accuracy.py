@@ -76,7 +76,7 @@ def choice_accuracy(
 
 def checked_choices(choices: Any) -> list[Choice]:
     """The choices as a list; ValueError for anything else, and for different numbers of endings."""
-    if not isinstance(choices, Iterable | None):
+    if isinstance(choices, str) or not isinstance(choices, Iterable | None):
         raise ValueError(f"choices is of type {type(choices).__name__}; give a list, such as dl.load_choices().")
     given: list[Any] = list(() if choices is None else choices)
     for k, choice in enumerate(given):

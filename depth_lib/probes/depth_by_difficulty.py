@@ -58,7 +58,7 @@ def depth_by_difficulty(
     Source: Csordás et al. 2025, Figure 7.
     Cost: as `layer_effects` for one position per example, up to four with `within`.
     """
-    if not isinstance(examples, Iterable | None):
+    if isinstance(examples, str) or not isinstance(examples, Iterable | None):
         raise ValueError(f"examples is of type {type(examples).__name__}; give a list, such as dl.load_examples(...).")
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:

@@ -10,7 +10,7 @@ The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tes
 import torch
 from nnsight import TransformersModel
 
-from ..data.tokens import answer_span, texts_of, tokenize
+from ..data.tokens import answer_span, tokenize
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
@@ -66,10 +66,7 @@ def residual_erasure(
 
 def run_erasure(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
     """The results of an erasure probe at every layer."""
-    texts = texts_of(baseline_prompts)
-    if not texts:
-        raise ValueError("there are no baseline_prompts for the mean; load some with dl.load_prompts(...).")
-    baseline = tokenize(llm, texts)
+    baseline = tokenize(llm, baseline_prompts)
     arguments = {"ids": ids, "layers": list(range(arch.n_layers)), "baseline_prompts": baseline, **positions}
     return run(probe, llm, arch, **arguments, budget=budget, remote=remote, over="layers")
 

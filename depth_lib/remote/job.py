@@ -306,7 +306,7 @@ class Job(RemoteBackend):
         else:
             what, retry = "the job was sent, but the server did not confirm it ({})", "send"
             if isinstance(error, ValidationError):
-                what = "this address does not answer as NDIF does ({}); check it"
+                what = "this address does not answer as NDIF does; check it"
             what += "; the job may be running, under an unknown id: run again to submit a new one"
         return ServerUnreachable(what.format(problem), text, retry)
 

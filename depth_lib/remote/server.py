@@ -5,8 +5,11 @@ import functools
 import math
 import os
 import re
+import socket
 import sys
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import httpx
 from nnsight import CONFIG
@@ -35,16 +38,31 @@ def from_environment(name: str, kind: type, default: float) -> Any:
 def host_of(remote: bool | str) -> str:
     """The URL of the server that `remote` names; NotReady if it names none."""
     # the current environment; nnsight's CONFIG has that of its import
-    host = (os.environ.get("NDIF_HOST") or CONFIG.API.HOST) if remote is True else remote
+    named = remote is True and os.environ.get("NDIF_HOST")
+    host = named or (CONFIG.API.HOST if remote is True else remote)
+    if named and not re.fullmatch(HOST, named):
+        raise NotReady(f"NDIF_HOST={named!r} is not a host; set it to a URL (https://…), or unset it")
     if not re.fullmatch(HOST, str(host)):
         raise NotReady(f'remote={host!r} is not a host; use True, False, "local" or a URL (https://…)')
     return str(host).rstrip("/")
 
 
+@functools.cache  # a name that was found may not be found for a while
+def _check_name(host: str, variable: str) -> None:
+    """NotReady if no machine has the name in this URL, which the variable gives."""
+    name = urlsplit(host).hostname
+    try:
+        if not getproxies():  # which look names up themselves
+            socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise NotReady(f"there is no machine {name} ({problem}); correct {variable}, or check the network") from None
+
+
 def host_and_key(remote: bool | str) -> tuple[str, str]:
     """The server that `remote` names and the key for it, which may be "" for your own server.
 
-    Raises NotReady without a host, or for NDIF without a key.
+    Raises NotReady without a host, for one whose name is not known, or for NDIF without a key.
     """
     host = host_of(remote)
     if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
@@ -56,6 +74,7 @@ def host_and_key(remote: bool | str) -> tuple[str, str]:
             f"there is no NDIF key for {host}, or it has characters that no key has; get one at https://login.ndif.us "
             "and put it into the environment variable (or Colab secret) NDIF_API_KEY, never into the notebook"
         )
+    _check_name(host, "NDIF_HOST" if remote is True else "remote")
     return host, key
 
 

@@ -64,7 +64,7 @@ def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_f
     "asked, message",
     [
         (dict(dataset="sums", n_per_level=0), "n_per_level is 0; give a whole number of at least 1"),
-        (dict(dataset="math", source="hug"), 'no source "hug"'),
+        (dict(dataset="math", source="hug"), "hug is not a .jsonl"),
     ],
 )
 def test_what_cannot_be_loaded_is_named(asked, message):

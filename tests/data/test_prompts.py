@@ -299,7 +299,7 @@ def test_a_label_that_is_no_ending_is_refused(rows, label):
 def test_a_file_is_read_for_what_is_drawn_otherwise(dataset, rows):
     with pytest.raises(PromptError, match="no file .*nonexistent.jsonl; check the path"):
         load_prompts(dataset, 2, source="nonexistent.jsonl")
-    with pytest.raises(PromptError, match='no source "elsewhere"; use "hub"'):
+    with pytest.raises(PromptError, match="elsewhere is not a .jsonl"):
         load_prompts(dataset, 2, source="elsewhere")
     if dataset == "sums":
         with pytest.raises(PromptError, match="no file .*nonexistent.jsonl; check the path"):

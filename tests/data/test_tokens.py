@@ -1,5 +1,6 @@
 """Which tokens a text is read as: BOS once, nothing after it; and what is not a list of texts."""
 
+import re
 import string
 
 import pytest
@@ -8,7 +9,7 @@ import transformers as tf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import depth_lib as dl
-from depth_lib.data.tokens import answer_span, text_ids, tokenize, without_template
+from depth_lib.data.tokens import answer_span, text_ids, texts_of, tokenize, without_template
 from tests.families import build
 
 TEXTS = ["The quick brown fox jumps, 5 + 7 = 12.", "3 + 4 = 7, and 2 + 2 = 4, he said."]
@@ -77,13 +78,20 @@ def test_an_eos_that_the_tokenizer_appends_is_neither_measured_nor_continued(mod
     assert torch.equal(lenses[0]["A"], lenses[1]["A"])
 
 
-def test_a_text_that_is_a_files_name_is_measured_with_a_hint(toy, tmp_path, monkeypatch):
+def test_a_text_that_is_the_name_of_a_file_or_a_data_set_is_not_measured(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "q.txt").write_text("5 + 7 = 12")
-    with pytest.warns(UserWarning, match="prompt 0 is the name of a file, 'q.txt', which is not read; dl.load_prompts"):
-        assert dl.logit_lens(toy, "q.txt")["n_tokens"].tolist() == [5]
-    with pytest.warns(UserWarning, match="prompt 1 is the name of a file, 'nowhere/q.csv'"):
-        dl.logit_lens(toy, ["5 + 7 = 12", "nowhere/q.csv"])
+    (tmp_path / "my notes.md").write_text("5 + 7 = 12")
+    for texts, give in (
+        ("q.TXT", "load_prompts('q.TXT'"),
+        (["5 + 7 = 12", "nowhere/q.csv"], "load_prompts('nowhere/q.csv', column=\"text\")"),
+        ("my notes.md", "load_prompts('my notes.md'"),
+        ("gsm8k", "load_prompts('gsm8k')"),
+        (["math"], "load_prompts('math')"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(give)):
+            texts_of(texts)
+    texts = ["sums", "math", "see q.txt", "Node.js", "3.14", "a\0.b", "5" * 300 + ".x"]
+    assert texts_of(texts) == texts
 
 
 @pytest.mark.parametrize(

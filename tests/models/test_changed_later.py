@@ -200,6 +200,17 @@ def test_a_changed_model_is_verified_once_and_an_unchanged_one_never(loaded, mon
     assert len(verified) == 1 and torch.equal(*half)
 
 
+@pytest.mark.parametrize("change", [lambda m: m.model.layers.pop(-1), lambda m: m.resize_token_embeddings(265)])
+def test_a_model_whose_shape_was_changed_is_to_be_loaded_again(change, loaded):
+    model, llm = loaded
+    change(model)
+    model.eval()  # the new parts train
+    with pytest.raises(
+        ArchitectureError, match=r"has changed since.: load it again, dl.load_model\(llm._module, llm.to"
+    ):
+        dl.logit_lens(llm, [SHORT])
+
+
 def test_a_copy_of_what_load_model_returned_is_refused_with_the_call_that_loads_it(loaded):
     again = copy.deepcopy(loaded[1])
     with pytest.raises(ArchitectureError, match=r"is a copy, .*; give dl.load_model\(llm._module, llm.tokenizer\)"):

@@ -77,12 +77,12 @@ def test_a_registry_name_stands_for_its_hub_id_even_beside_a_results_folder_of_t
 
 def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monkeypatch):
     quantized, mapped = [], []
-    monkeypatch.setattr("depth_lib.models.load.check_quantization", lambda kind, here: quantized.append(kind))
+    monkeypatch.setattr("depth_lib.models.load.check_quantization", quantized.append)
     monkeypatch.setattr("depth_lib.models.load.check_devices", mapped.append)
     refusal("Qwen2.5-7B-Instruct")
     refusal("Qwen2.5-7B-Instruct", quantization="4bit", device_map=None)
     refusal("Qwen2.5-7B-Instruct", remote=True)
-    assert quantized == ["8bit", "4bit", None] and mapped == ["auto", None]
+    assert quantized == ["8bit", "4bit", None] and mapped == ["auto", None, None]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monk
         ("https://huggingface.co/a/b/resolve/main/c/d.gguf", "give its Hub id: dl.load_model('a/b/c/d.gguf')."),
         ("Qwen/Qwen3-8B@v1", "give dl.load_model('Qwen/Qwen3-8B', revision='v1')."),
         ("none.gguf", "'none.gguf' does not exist; check the path"),
-        (__file__, "has no config.json; give a folder"),
+        (__file__, "is a file; give a folder"),
         (HUB_ID, f"{HUB_ID!r} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or use a"),
     ],
 )
@@ -133,6 +133,11 @@ def test_what_the_hub_answers_decides_the_next_step(hub, answer, message):
         ("model.safetensors", "not weights", "could not be loaded: "),
         ("config.json", "{", "is not a valid JSON file"),
         ("config.json", '{"model_type": "zork"}', "has model type `zork`"),
+        (
+            "config.json",
+            '{"model_type": "qwen2", "num_hidden_layers": 4, "layer_types": ["full_attention"]}',
+            "loaded: `num_hidden_layers` (4) must be equal to the number of `layer_types` (1);",
+        ),
         ("config.json", '{"auto_map": {"AutoConfig": "own.Config"}}', "contains custom code"),
         ("tokenizer.json", None, "tokenizer"),
         ("tokenizer.json", "{}", "could not be loaded: "),
@@ -249,7 +254,9 @@ def nothing_fetched(monkeypatch):
         ({"dtype": torch.int8}, "dtype torch.int8 is not a torch floating-point type"),
         ({"quantization": "3bit"}, 'quantization="3bit" is not known; did you mean 8bit?'),
         ({"remote": "lokal"}, "remote='lokal' is not a host; use True, False, \"local\" or a URL"),
-        ({"quantization": "8bit", "remote": True}, "its server decides how weights are held; use quantization=None"),
+        ({"quantization": "8bit", "remote": True}, "a server decides dtype, quantization and device_map itself; leave"),
+        ({"dtype": "float32", "remote": True}, "a server decides dtype, quantization and device_map itself; leave"),
+        ({"device_map": "auto", "remote": True}, "a server decides dtype, quantization and device_map itself; leave"),
         ({"device_map": "cuda:99"}, "device_map names 'cuda:99', which cannot be used on this machine ("),
         (
             {"device_map": "meta"},

@@ -272,6 +272,23 @@ def test_a_host_where_nobody_listens_is_named(llm, monkeypatch):
             dl.logit_lens(llm, TEXTS, remote=f"http://127.0.0.1:{taken.getsockname()[1]}")
 
 
+@pytest.mark.parametrize(("remote", "variable"), [(True, "NDIF_HOST"), ("http://no-such-host.invalid", "remote")])
+def test_a_host_whose_name_is_not_known_is_refused_before_a_job_is_kept(llm, monkeypatch, remote, variable):
+    def unknown(*_):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    monkeypatch.setenv("NDIF_HOST", "https://no-such-host.invalid")
+    with pytest.raises(
+        dl.RemoteError, match=f"no machine no-such-host.invalid .Name or service.*; correct {variable}, or"
+    ):
+        dl.logit_lens(llm, TEXTS, remote=remote)
+    assert not journal()
+    monkeypatch.setenv("NDIF_HOST", "junk")
+    with pytest.raises(dl.RemoteError, match="NDIF_HOST='junk' is not a host; set it to a URL"):
+        dl.logit_lens(llm, TEXTS, remote=True)
+
+
 def test_a_result_that_is_not_finite_is_named_and_not_kept(llm, loopback):
     arch = describe(llm)
     zeros = [0] * arch.n_layers
@@ -290,6 +307,7 @@ def test_a_hub_that_cannot_be_asked_for_the_models_name_is_a_remote_error_of_one
     monkeypatch.setattr(toy, "repo_id", "owner/name")
     monkeypatch.setattr(toy.config, "_name_or_path", "owner/name")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("NDIF_HOST", "http://127.0.0.1:1")
     monkeypatch.setattr("huggingface_hub.hf_api.HfApi.model_info", lambda *_: get_session().get(constants.ENDPOINT))
     with pytest.raises(
         dl.RemoteError, match=r"the Hub \(http://127.0.0.1:1\) could not be asked for owner/name"

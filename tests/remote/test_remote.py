@@ -49,7 +49,18 @@ def test_a_rehearsal_gives_the_local_numbers(here):
 
 
 @pytest.mark.parametrize(
-    "remote", ["locl", "localhost", "api.ndif.us", "a/b", "localhost:8001", "https://", "http:///a", "http://a:b"]
+    "remote",
+    [
+        "locl",
+        "localhost",
+        "api.ndif.us",
+        "a/b",
+        "localhost:8001",
+        "https://",
+        "http:///a",
+        "http://a:b",
+        "http://a:65536",
+    ],
 )
 def test_a_remote_that_is_no_host_is_refused_wherever_it_is_given_with_what_it_may_be(llm, remote):
     with pytest.raises(NotReady, match='use True, False, "local" or a URL'):
@@ -61,7 +72,7 @@ def test_a_remote_that_is_no_host_is_refused_wherever_it_is_given_with_what_it_m
 
 
 @pytest.mark.parametrize(
-    "remote", ["http://localhost:8001", "https://api.ndif.us", "http://[::1]:8001/", "local", True]
+    "remote", ["http://localhost:65535", "https://api.ndif.us", "http://[::1]:8001/", "local", True]
 )
 def test_a_host_is_one_wherever_it_is_given(remote):
     assert Params(REMOTE=remote).REMOTE == remote
