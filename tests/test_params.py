@@ -159,7 +159,7 @@ def test_a_warning_names_the_line_that_called_the_package(toy, tmp_path):
     (tmp_path / "gsm8k" / "toy-8l").mkdir()
     (tmp_path / "gsm8k" / "toy-8l" / "logitlens_1exps.pt").write_text("damaged")
     for call in (
-        lambda: dl.logit_lens(toy, [__file__]),  # deep inside, and behind a decorator
+        lambda: dl.layer_effects(toy, ["5 + 7 = 12 and 3 + 4 = 7", "5"]),  # deep inside, and behind a decorator
         lambda: dl.load_examples("sums", 101),
         lambda: dl.load_results(tmp_path),
     ):
