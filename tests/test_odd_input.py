@@ -12,7 +12,6 @@ import depth_lib as dl
 from depth_lib.data.tokens import tokenize
 from depth_lib.effective_depth.rules import RULES
 from depth_lib.session import run
-from tests.probes.comparing import TOLERANCE
 
 TEXT = "5 + 7 = 12 and 3 + 4 = 7"
 
@@ -70,7 +69,16 @@ def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot
     assert dl.relative_contribution(toy, ["5"])["n_tokens"].tolist() == [1]
     lens = dl.logit_lens(toy, ["5"])
     assert lens["res_kl_divs"].isfinite().all() and "more than one token" in RULES["kl"].no_signal(lens)
-    assert dl.layer_effects(toy, ["5"], mode="all")["max_all_out"].max() <= TOLERANCE  # token 0 is never skipped
+    assert dl.layer_effects(toy, ["5"], mode="remove")["max_remove_out"].max() > 0
+    for key, probe, *how in (
+        ("all_kl", dl.layer_effects, "all"),
+        ("max_all_local", dl.local_effects, "all"),
+        ("removal_loss", dl.block_removal, [1]),
+        ("order_loss", dl.block_orders, [[0, 2, 1, 3]]),
+    ):
+        with pytest.warns(UserWarning, match=r"too short for .* \(2 tokens\), left out: prompt 1 \(1 tokens\)"):
+            mixed = probe(toy, [TEXT, "5"], *how)
+        torch.testing.assert_close(mixed[key], probe(toy, [TEXT], *how)[key], equal_nan=True)
     with pytest.warns(UserWarning, match=r"too short for future mode \(13 tokens\), left out: prompt 1 \(1 tokens\)"):
         assert len(dl.layer_effects(toy, [TEXT, "5"])["max_future_out_by_prompt"]) == 1
 

@@ -268,10 +268,18 @@ def skips_of(
         raise ValueError(problem)
     ids = tokenize(llm, prompts)
     positions = future_positions([len(x) for x in ids]) if mode == "future" else [[len(x)] for x in ids]
-    numbers = [p for p, drawn in enumerate(positions) if drawn]
+    least = {"future": 13, "all": 2, "remove": 1}[mode]  # in mode "all" the first token is never skipped
+    numbers = long_enough(ids, least, f"{mode} mode")
+    return [(ids[p], positions[p]) for p in numbers], numbers
+
+
+def long_enough(ids: list[list[int]], least: int, what: str) -> list[int]:
+    """The numbers of the prompts with this many tokens; a warning names the others, and ValueError if none is left."""
+    numbers = [p for p, of_prompt in enumerate(ids) if len(of_prompt) >= least]
     if not numbers:
-        raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
+        other = " or mode='all'" if what == "future mode" else ""
+        raise ValueError(f"no prompt has the {least} tokens that {what} needs; use longer prompts{other}.")
     if len(numbers) < len(ids):
         short = [f"prompt {p} ({len(ids[p])} tokens)" for p in range(len(ids)) if p not in numbers]
-        warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}")
-    return [(ids[p], positions[p]) for p in numbers], numbers
+        warn(f"too short for {what} ({least} tokens), left out: {', '.join(short)}")
+    return numbers

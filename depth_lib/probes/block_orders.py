@@ -17,7 +17,7 @@ from nnsight import TransformersModel
 
 from ..data.orders import KINDS, checked_orders
 from ..data.orders import orders as orders_of
-from ..data.tokens import tokenize
+from ..data.tokens import long_enough, tokenize
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.stream import Row, Stream, output_changes
@@ -63,12 +63,14 @@ def block_orders(
     - orders [K, longest]: the orders, padded with −1
     - n_layers [1]: L
 
-    Raises ValueError for an order that is empty or has numbers outside 0..L − 1, and for a prompt without tokens.
+    Raises ValueError for an order that is empty or has numbers outside 0..L − 1, for a prompt without tokens, and for
+    prompts that all have a single token.
     Source: Lad et al. 2024 (arXiv 2406.19384); Sun et al. 2024 (2407.09298).
     Cost: a pass per prompt, and (len(order) − start) / L for each order, where start is the first position at which it
     differs from 0..L − 1.
     """
     arch, ids = arch_to_change(llm), tokenize(llm, prompts)
+    long_enough(ids, 2, "a loss")
     wanted = _orders(orders, arch.n_layers)
     found = run(
         measure_block_orders, llm, arch, ids, wanted, budget, remote=remote, over="prompts", label="orders of blocks"

@@ -15,7 +15,7 @@ import torch
 from nnsight import TransformersModel
 
 from ..data.orders import AT_MOST, sizes_of
-from ..data.tokens import tokenize
+from ..data.tokens import long_enough, tokenize
 from ..models.check import arch_to_change
 from ..residual.budget import compares_in_batch, tokens_in_pass
 from ..residual.distributions import output_change
@@ -68,15 +68,17 @@ def block_removal(
       they, their values per prompt and this order are returned
     - <key>_by_prompt [P, …]: per prompt
 
-    Losses of one-token prompts are NaN and are left out of all means.
+    Losses of one-token prompts are NaN and are left out of all means, with a warning.
 
-    Raises ValueError for a size outside 1..L − 1, sizes with a part, an unknown part, or a prompt without tokens.
+    Raises ValueError for a size outside 1..L − 1, sizes with a part, an unknown part, a prompt without tokens, or
+    prompts that all have a single token.
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
     Cost: two forward passes per prompt, and up to L / 2 more for each n; "refined" adds as many for each
     further n. For a part: two, and about 1.5 L more.
     """
     arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
+    long_enough(ids, 2, "a loss")
     n_layers, refined = arch.n_layers, isinstance(sizes, str) and sizes == "refined"
 
     def measure(removed):

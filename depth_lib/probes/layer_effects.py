@@ -61,7 +61,7 @@ def layer_effects(
     - max_<mode>_layer_rounding_floor, max_<mode>_out_rounding_floor [P]: in half precision, or with quantised
       weights; smaller effects may be rounding errors
 
-    In mode "future", prompts under 13 tokens are left out, with a warning.
+    In mode "future", prompts under 13 tokens are left out, and in mode "all" those of one token, with a warning.
 
     Raises ValueError for an unknown mode or part, a prompt without tokens, or if no prompt is long enough.
     Source: Csordás et al. 2025, Figures 3 and 17.
