@@ -47,16 +47,18 @@ class DepthLog:
         self.path = None if path is None else writable_folder(Path(path).parent, ValueError) / Path(path).name
         self._rows, self._kl = [], []
 
+    @with_checked_kinds
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
         """Measure a transformers model now, and return its row of `to_frame`.
 
         - model: the transformers model in training; every module keeps its mode
-        - step: the number of the training step
+        - step: the number of the training step, at least the last one's; the same step again replaces its row
 
         Runs `relative_contribution` and `logit_lens` without gradients. A missing depth is NaN, and `reason` says why.
         Weights that became NaN give a row of NaN.
 
-        Raises ValueError for weights that are sharded over processes, and ModelError as `load_model` does.
+        Raises ValueError for an earlier step, for weights that are sharded over processes, and ModelError as
+        `load_model` does.
         Cost: two forward passes per prompt, and the unembedding of every layer.
         """
         if not isinstance(model, nn.Module):
@@ -64,6 +66,9 @@ class DepthLog:
                 f"a {type(model).__name__} cannot be measured; give the transformers model that you are training"
             )
         refuse_sharded(model)
+        first, last = not self._rows, self._rows[-1]["step"] if self._rows else 0
+        if step < last:
+            raise ValueError(f"step is {step}; give {last} or a later one.")
         row = {"step": step, "loss": math.nan} | dict.fromkeys(METRICS, math.nan) | {"largest_kl": math.nan}
         kl = []
         with _as_it_was(model):
@@ -75,7 +80,7 @@ class DepthLog:
             except FloatingPointError as error:
                 row["reason"] = str(error)
             except ValueError as error:  # the model was measured before, so its weights are the reason
-                if not self._rows:
+                if first:
                     raise
                 row["reason"] = str(error)
             else:
@@ -84,11 +89,11 @@ class DepthLog:
                 row["loss"] = float(results[1]["loss"].nanmean())  # a prompt of one token has none
                 row["reason"] = "; ".join(found.note[found.ratio.isna()].dropna().unique())
                 kl = results[1]["res_kl_divs"].tolist()
-        self._rows.append(row)
-        self._kl.append(kl)
+        kept = len(self._rows) - (not first and step == last)
+        self._rows[kept:], self._kl[kept:] = [row], [kl]
         if self.path:
             writable_folder(self.path.parent, ValueError)  # somebody may have removed it since
-            if len(self._rows) == 1 and self.path.exists():  # of an earlier training
+            if first and self.path.exists():  # of an earlier training
                 move_aside(self.path, "replaced")
             write_together({self.path: self.to_frame().to_csv(index=False).encode()})
         return row

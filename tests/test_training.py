@@ -123,6 +123,12 @@ def test_weights_that_are_not_finite_give_a_row_and_a_missing_depth_its_reason(t
     assert frame.reason[1] == "model.layers.1.mlp.up_proj.weight is not finite" and frame.reason[0]
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "log.csv"), frame)
     assert (tmp_path / "log.csv.replaced-1").read_text() == "of an earlier training"
+    row = log.measure(small(), 1)
+    frame = log.to_frame()
+    assert frame.step.tolist() == [0, 1] and frame.loss[1] == row["loss"], "the same step again replaces its row"
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "log.csv"), frame)
+    with pytest.raises(ValueError, match="step is 0; give 1 or a later one"):
+        log.measure(model, 0)
     with pytest.raises(ValueError, match="is a folder; give the path of a .csv file"):
         dl.DepthLog(PROMPTS, char_tokenizer(), tmp_path)
 

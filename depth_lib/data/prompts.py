@@ -1,7 +1,9 @@
 """Prompts: rows of the Hub, a local file or an embedded sample, as plain text."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,22 +135,31 @@ def chat_prompts(
     - system: the system message, if any.
     - template_options: options of the template, such as enable_thinking=False.
 
-    Raises ValueError for a tokenizer without a chat template, or messages that its template refuses.
+    Raises ValueError for a tokenizer without a chat template, an option that its template does not read, a question
+    that already has its tokens, or messages that it refuses.
     Cost: no forward pass.
     """
-    from .tokens import texts_of
+    from .tokens import template_marks, texts_of
 
     if not tokenizer_of(llm).chat_template:
         raise ValueError(
             f"the tokenizer of {llm.config._name_or_path or 'this model'} has no chat template; give plain prompts, or "
             "set llm.tokenizer.chat_template"
         )
+    words = {*re.findall(r"\w+", str(llm.tokenizer.chat_template))} - {"add_generation_prompt"}
+    if unread := [name for name in template_options if name not in words]:
+        hint = f"did you mean {near[0]}?" if (near := get_close_matches(unread[0], words, 1)) else "leave it out"
+        raise ValueError(f"the chat template reads no option {unread[0]}; {hint}")
+    questions, marks = texts_of(questions, "question"), template_marks(llm.tokenizer)
+    for number, question in enumerate(questions):
+        if mark := next((mark for mark in marks if mark in question), ""):
+            raise ValueError(f"question {number} already has the chat template's {mark}; give the question alone")
     before = [{"role": "system", "content": system}] if system else []
     options = template_options | {"add_generation_prompt": True, "tokenize": False}
     try:
         return [
             llm.tokenizer.apply_chat_template([*before, {"role": "user", "content": question}], **options)
-            for question in texts_of(questions, "question")
+            for question in questions
         ]
     except TemplateError as error:
         raise ValueError(f"the chat template refuses these messages: {error}; change system or the options") from None

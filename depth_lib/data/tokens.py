@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nnsight import TransformersModel
 from transformers import GenerationConfig
@@ -245,18 +246,22 @@ def _with_answer(llm, prompt, answer, name):
 
 def without_template(llm: TransformersModel, prompts: Sequence[str]) -> bool:
     """Whether the model has a chat template with tokens of its own, of which a prompt has none."""
-    tokenizer = llm.tokenizer
+    marks = template_marks(llm.tokenizer)
+    return bool(marks) and any(not any(mark in prompt for mark in marks) for prompt in texts_of(prompts))
+
+
+def template_marks(tokenizer: Any) -> list[str]:
+    """The special tokens that a chat template writes beside BOS; [] without a template, or for one that fails."""
     if not tokenizer.chat_template:
-        return False
+        return []
     try:
         chat = tokenizer.apply_chat_template(
             [{"role": "user", "content": "a"}], tokenize=False, add_generation_prompt=True
         )
     except Exception:  # noqa: BLE001 (a template may raise anything; then nothing is known)
-        return False
+        return []
     marks = [token for token in tokenizer.all_special_tokens if token in chat and token != tokenizer.bos_token]
-    marks += [tokenizer.bos_token] if chat.count(tokenizer.bos_token or "\0") > 1 else []
-    return bool(marks) and any(not any(mark in prompt for mark in marks) for prompt in texts_of(prompts))
+    return marks + ([tokenizer.bos_token] if chat.count(tokenizer.bos_token or "\0") > 1 else [])
 
 
 def skips_of(

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..params import warn
 from .errors import ModelError, reason
 
 _INSIDE = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
@@ -41,6 +42,9 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(
             f"a {type(base).__name__} cannot generate text; load a causal language model with AutoModelForCausalLM."
         )
+    known, wanted = len(tokenizer), base.config.get_text_config().vocab_size
+    if known < wanted / 10:  # padding is less
+        warn(f"the tokenizer has {known} tokens and the model {wanted}: give the model's own, if this is another's")
     model.eval()
     if base is model:
         return base

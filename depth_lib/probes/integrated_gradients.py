@@ -17,7 +17,7 @@ from nnsight import TransformersModel
 
 from ..data.tokens import answer_span
 from ..models.check import arch_to_change
-from ..params import not_among, warn
+from ..params import warn
 from ..remote.errors import JobFailed, NotReady
 from ..remote.server import NO_GRADIENT, NO_GRADIENTS_THERE, method_there
 from ..residual.budget import rows_of_logits, tokens_in_pass
@@ -100,8 +100,6 @@ def integrated_gradients(
     tolerance = 0.01 if quadrature == "riemann" else quadrature
     if isinstance(tolerance, str) or not 0 <= tolerance <= 1:
         raise ValueError(f'quadrature={quadrature!r} is not known; use "riemann" or a tolerance such as 0.01.')
-    if method and (problem := not_among(("gradients", "increments"), "method=", method)):
-        raise ValueError(problem)
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):  # 9: those `converged` begins with
         if value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
@@ -113,6 +111,11 @@ def integrated_gradients(
             'left-endpoint steps need gradients; give method="gradients", or steps=… in place of "riemann".'
         )
     left_ends = 256 if quadrature == "riemann" else None
+    unread = {"steps": steps != 16} if method == "gradients" else {"max_nodes": max_nodes != 257}
+    unread |= {"max_nodes": max_nodes != 257} if left_ends else {}
+    if names := [name for name, changed in unread.items() if changed]:
+        by = f"quadrature={quadrature!r}" if left_ends else f"method={method!r}"
+        raise ValueError(f"{names[0]} is not read with {by}; leave it out.")
     arguments = (arch, ids, positions, list(range(arch.n_layers)), at)
     arguments += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
     try:

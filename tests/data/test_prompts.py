@@ -434,6 +434,20 @@ def test_questions_become_what_a_chat_model_reads(toy):
             dl.chat_prompts(toy, ["a"], system="Be brief.")
         with pytest.raises(ValueError, match="is not a list of texts"):
             dl.chat_prompts(toy, {"question": ["a"]})
+        for option, hint in (
+            ("message", "did you mean messages?"),
+            ("tokenize", "leave it out"),
+            ("add_generation_prompt", "leave it out"),
+        ):
+            with pytest.raises(ValueError, match=f"^the chat template reads no option {option}; {re.escape(hint)}$"):
+                dl.chat_prompts(toy, ["a"], **{option: True})
+    eos = toy.tokenizer.eos_token
+    with patched(toy.tokenizer, chat_template="{{ messages[0].content + eos_token }}"):
+        once = dl.chat_prompts(toy, ["a"])
+        assert once == [f"a{eos}"]
+        said = f"question 1 already has the chat template's {eos}; give the question alone"
+        with pytest.raises(ValueError, match=re.escape(said)):
+            dl.chat_prompts(toy, ["b", *once])
 
 
 def test_a_line_of_text_has_no_parts(tmp_path):

@@ -1,6 +1,7 @@
 """Models that are in memory: of a training loop, or with adapters."""
 
 import copy
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +13,17 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertLMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
 
 import depth_lib as dl
 from depth_lib.embedded import toy_path
-from tests.families import build
+from depth_lib.models.bare import underlying
+from tests.families import SHAPE, build
+from tests.tiny_tokenizers import char_tokenizer
 
 PROMPTS = ["2 + 3 = 5, and 4 + 4 = 8"]
 
@@ -203,3 +208,15 @@ def test_an_encoder_with_a_head_of_a_language_model_is_called_one(tokenizer):
         dl.ModelError, match=r"it is an encoder, and the probes read decoders \(.*\); give a decoder\.$"
     ):
         dl.load_model(BertLMHeadModel(config).eval(), tokenizer)
+
+
+def test_a_tokenizer_with_less_than_a_tenth_of_the_models_tokens_is_warned_about():
+    tokenizer = char_tokenizer()
+    for size in (10 * len(tokenizer), 11 * len(tokenizer)):
+        model = LlamaForCausalLM(LlamaConfig(**SHAPE | {"vocab_size": size}))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            assert underlying(model, tokenizer) is model
+        said = [str(warning.message) for warning in warned if "tokenizer" in str(warning.message)]
+        expected = f"the tokenizer has {len(tokenizer)} tokens and the model {size}: give the model's own"
+        assert len(said) == (size > 10 * len(tokenizer)) and all(one.startswith(expected) for one in said)
