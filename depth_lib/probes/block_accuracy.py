@@ -53,11 +53,10 @@ def block_accuracy(
     Sources: 2605.14075; 2510.02091; 2602.01997 (arXiv), on importance by loss and by accuracy.
     Cost: one forward pass per ending, and about L / 2 more to remove each block in turn.
     """
-    arch = arch_to_change(llm)
-    n_layers = arch.n_layers
-    if orders is None:
-        orders = [order_without(block, 1, n_layers) for block in range(n_layers)]
-    orders = checked_orders(orders, n_layers)
+    arch, of_layers = arch_to_change(llm), orders is None
+    if of_layers:
+        orders = [order_without(block, 1, arch.n_layers) for block in range(arch.n_layers)]
+    orders = checked_orders(orders, arch.n_layers)
     # row 0: the model as it is; log_probs [1 + K, C, E], picked [1 + K, C], right [C], n_tokens [C, E]
     log_probs, picked, right, n_tokens = endings_scored(llm, arch, choices, orders, remote, budget)
     correct = (picked == right).float()
@@ -77,5 +76,5 @@ def block_accuracy(
             "correct_by_prompt": correct[1:].T.contiguous(),
             "unchanged_correct": correct[0],
         },
-        llm,
+        llm if of_layers else None,
     )

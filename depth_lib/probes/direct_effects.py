@@ -16,7 +16,8 @@ from nnsight import TransformersModel
 from ..data.tokens import answer_span
 from ..models.check import verified_arch
 from ..residual.budget import rows_of_logits
-from ..residual.residual_stream import entering, inputs, read_block, rescaling, skip_head
+from ..residual.residual_stream import inputs, rescaling
+from ..residual.stream import read_blocks
 from ..residual.unembedding import lens
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -67,10 +68,8 @@ def measure_direct_effects(llm, arch, ids, answer):
     """
     predicting, added = [place - 1 for place in answer], []
     with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            h = entering(llm.blocks[0]).clone()
-            for block in llm.blocks:
-                before, (a, m, h) = h, read_block(block, arch, h)  # copies
+        with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
+            for before, a, m, h in read_blocks(tracer, llm, arch):
                 added.append(torch.stack([a[0, predicting], m[0, predicting]]))  # [2, A, d]
                 if arch.rescales:  # h_{l+1} = k (h_l + a_l + m_l), so h_L has k a_l of it
                     k = rescaling(before.to(h.device).float() + a + m, h.float())
@@ -83,7 +82,6 @@ def measure_direct_effects(llm, arch, ids, answer):
             for few, tokens in zip(rows.split(n := rows_of_logits(llm, final)), true.split(n), strict=True):
                 of_few = lens(llm, arch, few).log_softmax(-1)
                 log_p.append(of_few.gather(1, tokens.to(of_few.device)[:, None])[:, 0].cpu())
-            skip_head(llm, arch, h)  # the model's own logits are not needed
     of_answer, *of_parts = torch.cat(log_p).unflatten(0, (-1, len(answer))).split([1] + [2] * len(added))
     direct = of_answer[0] - torch.stack(of_parts)  # [L, 2, A]
     return {"direct_att": direct[:, 0], "direct_mlp": direct[:, 1], "answer_log_prob": of_answer[0]}

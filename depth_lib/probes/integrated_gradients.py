@@ -24,18 +24,16 @@ from ..residual.budget import rows_of_logits, tokens_in_pass
 from ..residual.quadrature import converged
 from ..residual.ranks import from_rank_0, is_sharded
 from ..residual.residual_stream import (
-    entering,
     final_residual,
     hidden_states,
     inputs,
     parts,
-    read_block,
     rescaling,
-    sent_once,
     skip_head,
     start_at,
     with_hidden_states,
 )
+from ..residual.stream import read_blocks
 from ..residual.unembedding import lens as unembed
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -162,7 +160,10 @@ def measure_integrated_gradients(
     Returns for each layer igrads [T], completeness, f_difference, n_nodes (or n_steps) and, except for left ends,
     error: see `integrated_gradients`.
     """
-    results, blocks = [], _read_blocks(llm, arch, ids)
+    results = []
+    with torch.no_grad():
+        with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
+            blocks = list(read_blocks(tracer, llm, arch))  # h_l, a, m and h_{l+1} of each
     h = blocks[0][0][0]
     n_tokens = budget or tokens_in_pass(llm, arch, h, gradients=method == "gradients")
     n_rows = max(1, min(n_tokens // len(ids), rows_of_logits(llm, h) // len(answer)))
@@ -174,7 +175,8 @@ def measure_integrated_gradients(
             v, f = path.sample(torch.tensor([*(k / steps for k in range(steps)), 1.0], dtype=torch.float64))
             found = {"integral": v[:-1].mean(0), "n_nodes": steps, "f": (f[0].item(), f[-1].item())}
         else:
-            found = converged(path.sample, tolerance, torch.finfo(path.dtype).eps, max_nodes)
+            eps = torch.finfo(path.dtype).eps  # of the slopes' rounding, which more nodes do not lower
+            found = converged(path.sample, tolerance, eps, max_nodes)
         f_b, f_x = found.pop("f")
         igrads = found.pop("integral")
         numbers = found | {"completeness": igrads.sum() - (f_x - f_b), "f_difference": f_x - f_b}
@@ -227,23 +229,8 @@ class Path:
         return slopes, f
 
 
-def _read_blocks(llm, arch, ids):
-    """For each block: h_l, a, m and h_{l+1}, [1, T, d] each."""
-    blocks = []
-    with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            read = sent_once(tracer, llm, arch)  # gives modules' outputs, if the model runs in another process
-            h = entering(llm.blocks[0]).clone()
-            for block in llm.blocks:
-                a, m, after = read_block(block, arch, h, read)  # copies
-                blocks.append((h, a, m, after))
-                h = after
-            skip_head(llm, arch, h)
-    return blocks
-
-
 def _path(llm, arch, ids, answer, n_rows, l, at, h, a, m, after):
-    """The path of what leaves block l, or of its a or m. h, a, m, after: of block l, from `_read_blocks`."""
+    """The path of what leaves block l, or of its a or m. h, a, m, after: of block l, as `read_blocks` gives them."""
     common = llm, arch, ids, answer, n_rows
     if at == "block":
         return Path(*common, l + 1, after[0].float(), h.dtype)

@@ -53,7 +53,7 @@ def logit_lens(
     """The model's prediction if it stopped before block l, compared with its output.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
-    >>> dl.logit_lens(llm, prompts).depths().ed.to_dict()
+    >>> dl.logit_lens(llm, prompts).depths().ed.to_dict()  # the effective depth by two rules
     {'kl': 1, 'overlap': 1}
     >>> dl.logit_lens(llm, ["5 + 7 = "], answers=["12"])["settling"][0].shape  # where each token of "12" settles
     torch.Size([2])
@@ -218,8 +218,8 @@ def distances(logits, all_measures=True):
 
 def _between(of_lens, of_model, all_measures):
     """The distances of KEYS but the last [9 or 2, n, k] of the distributions of k layers, (p, log p) [n, k, V], from
-    the model's: (y, log y) [n, 1, V] and its top five tokens [n, 1, 5]. log p is overwritten, as few copies fit
-    the cache."""
+    the model's: (y, log y) [n, 1, V] and its top five tokens [n, 1, 5]. No p or y is 0. log p is overwritten, as
+    few copies fit the cache."""
     (p, log_p), (y, log_y, five) = of_lens, of_model
     five = five.expand(-1, log_p.shape[1], -1)
     of_five = log_p.gather(2, five)

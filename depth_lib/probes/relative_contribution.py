@@ -19,7 +19,8 @@ from nnsight import TransformersModel
 
 from ..data.tokens import measured_tokens
 from ..models.check import verified_arch
-from ..residual.residual_stream import entering, inputs, read_block, sent_once, skip_head
+from ..residual.residual_stream import inputs
+from ..residual.stream import read_blocks
 from ..results.means import token_means
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -104,18 +105,15 @@ def _of_prompt(llm, arch, ids, first):
     residuals, measures = [], []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            read = sent_once(tracer, llm, arch)  # gives modules' outputs, if the model runs in another process
-            h = entering(llm.blocks[0]).clone()
-            for block in llm.blocks:
-                residuals.append(h[0, first:])
-                a, m, after = read_block(block, arch, h, read)  # copies
-                measures.append(_measures(h[0, first:].to(a.device).float(), a[0, first:], m[0, first:], arch.parallel))
-                h = after
+            for before, a, m, h in read_blocks(tracer, llm, arch):  # noqa: B007 (at the end h is h_L)
+                residuals.append(before[0, first:])
+                measures.append(
+                    _measures(residuals[-1].to(a.device).float(), a[0, first:], m[0, first:], arch.parallel)
+                )
             residuals.append(h[0, first:])
             measures = torch.stack([x.to(h.device) for x in measures], dim=1).cpu()
             norms = torch.stack([x.float().norm(dim=-1).to(h.device) for x in residuals]).cpu()
             geometry = _geometry(residuals)
-            skip_head(llm, arch, h)
     per_token = dict(zip(KEYS, measures, strict=True)) | {"norm_residual": norms}  # [L, T], [L + 1, T]
     result = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
     result |= {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in WITH_MAXIMUM}

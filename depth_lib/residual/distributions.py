@@ -29,7 +29,7 @@ def output_change(llm, arch, finals, next_tokens=None):
 
 
 def distribution(logits):
-    """p and log p [..., V] of logits; a token that a bias excludes has log p of about −1000."""
+    """p and log p [..., V] of logits, both finite and p above 0: for a token that a bias excludes, e^−70 and −1000."""
     z = (logits - logits.amax(-1, keepdim=True)).clamp_min_(-1e3)
     p = probability(z)
     total = p.sum(-1, keepdim=True)

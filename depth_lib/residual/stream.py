@@ -12,7 +12,17 @@ import torch
 
 from .budget import compares_in_batch, tokens_in_pass
 from .distributions import output_change
-from .residual_stream import READS_MORE, entering, final_residual, hidden_states, inputs, leaving, skip_head
+from .residual_stream import (
+    READS_MORE,
+    entering,
+    final_residual,
+    hidden_states,
+    inputs,
+    leaving,
+    read_block,
+    sent_once,
+    skip_head,
+)
 
 
 def read_residuals(llm, arch):
@@ -24,6 +34,19 @@ def read_residuals(llm, arch):
         found.append(h[0])
     skip_head(llm, arch, h)
     return found
+
+
+def read_blocks(tracer, llm, arch):
+    """For each block h_l, what attention and MLP add, a and m (float32), and h_{l+1}: copies, [1, T, d] each.
+
+    For use before anything is read. Where a and m cannot be told apart, a is all that the block adds and m is 0.
+    """
+    read = sent_once(tracer, llm, arch)
+    h = entering(llm.blocks[0]).clone()
+    for block in llm.blocks:
+        before, (a, m, h) = h, read_block(block, arch, h, read)
+        yield before, a, m, h
+    skip_head(llm, arch, h)
 
 
 class Stream:
