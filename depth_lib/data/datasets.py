@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date
@@ -28,26 +29,18 @@ def _fail(message: str) -> None:
     raise TemplateRuntimeError(message)
 
 
-class _NotText(TemplateRuntimeError):
-    """A value that is printed as Python writes it, or of which an item is taken, though it has none."""
-
-    def __init__(self, value: object, problem: str):
-        super().__init__(problem)
-        self.value = value
-
-
 def _printable(value: object) -> object:
     if isinstance(value, str | Number | date | Undefined):
         return value
     if callable(value):
-        raise _NotText(value, "is a method; the item m.items is written m['items']")
-    raise _NotText(value, f"is of type {type(value).__name__}, no text")
+        _fail("a method is no text; the item m.items is written m['items']")
+    _fail(f"a {type(value).__name__} is no text")
 
 
 class _Templates(ImmutableSandboxedEnvironment):
     def getitem(self, obj: object, argument: object) -> object:
         if isinstance(obj, str) and not isinstance(argument, slice):
-            raise _NotText(obj, "is a text, where the template takes one item of a list")
+            _fail("a text is where the template takes one item of a list")
         return super().getitem(obj, argument)
 
 
@@ -144,13 +137,11 @@ class Dataset(DatasetFile):
         try:
             return _compiled(template).render({field: value for field, value in row.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 (templates can raise anything)
-            what = str(problem)
-            if isinstance(problem, _NotText):
-                field = next((name for name, value in row.items() if value is problem.value), "something in it")
-                what = f"{field} {what}"
+            kinds = (f"{field}: {'null' if value is None else type(value).__name__}" for field, value in row.items())
+            has = textwrap.shorten(", ".join(kinds), 200, placeholder=" …")
             raise PromptError(
-                f"{where} does not fit the template of {self.DATASET} ({what}); correct the row, or {key} in "
-                f"{self.path}"
+                f"{where} does not fit the template of {self.DATASET} ({problem}; it has {has}); correct the row, or "
+                f"{key} in {self.path}"
             ) from None
 
 
@@ -164,9 +155,11 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
     if Path(name).suffix.lower() in FORMATS:
         if not Path(name).exists():
             raise PromptError(f"there is no file {name}")
+        of, column = "the one whose fields its rows have, such as gsm8k", ', column="text"'
+        if name.lower().endswith(".txt"):
+            of, column = "a name of your own", ""
         raise PromptError(
-            f"{name}: name the dataset whose fields its rows have, as in DATASET gsm8k, SOURCE {name}; in Python "
-            f'dl.load_prompts({name!r}, column="text") reads one column'
+            f"{name} is a file: give it as SOURCE, and as DATASET {of}; in Python dl.load_prompts({name!r}{column})"
         )
     if problem := not_among(params_files("datasets"), "DATASET", name):
         if Path(name).is_file():

@@ -134,8 +134,8 @@ def _found(source, revision):
         if revision:
             raise LensError(f"{source} is not on the Hub and has no revision {revision!r}; leave revision out")
         return path
-    if str(source).count("/") < 2:
-        raise LensError(f"{source} does not exist; give its path, or owner/name/path on the Hub")
+    if str(source).count("/") < 2 or path.is_absolute() or path.parent.exists():
+        raise LensError(f"{source} does not exist; give a lens's .pt file or folder, or owner/name/path on the Hub")
     from huggingface_hub import hf_hub_download
 
     try:

@@ -216,10 +216,11 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
                     warn(f"reading {path}, not {found[key][1].name} beside it; remove one")
                 found[key] = (name.pair, name.changed, rows.index(name.probe)), path
     if not found:
-        for above, inner in zip(folder.absolute().parents, ("*/*.pt", "*.pt"), strict=False):  # a dataset's, a run's
-            if any(map(is_result, folder.glob(inner))):
-                raise MissingArtifact(
-                    f"{folder} has no DATASET/MODEL/*.pt; give {above}, or read one file with dl.load_artifact(path)"
-                )
+        of_part = zip(folder.absolute().parents, ("*/*.pt", "*.pt"), strict=False)  # a dataset's, a run's
+        give = next((f"give {above}, or " for above, inner in of_part if any(map(is_result, folder.glob(inner)))), "")
+        if give or folder.is_file() or any(folder.glob("*.pt")):
+            raise MissingArtifact(
+                f"{folder} has no DATASET/MODEL/*.pt; {give}read one file with dl.load_artifact(path)"
+            )
         raise MissingArtifact(f"no results under {folder.absolute()}; run: {command('sweep', OUT=folder)}")
     return {key: path for key, (_, path) in sorted(found.items(), key=lambda item: item[1][0])}

@@ -83,7 +83,7 @@ def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(rows):
 @pytest.mark.parametrize(
     "dataset, row, message",
     [
-        ("mquake", {**MQUAKE, "questions": []}, " does not fit the template of mquake (list object has no element 0)"),
+        ("mquake", {**MQUAKE, "questions": []}, " does not fit the template of mquake (list object has no element 0;"),
         ("mquake", {**MQUAKE, "answer": ""}, ": the answer is empty; write it, or leave the row out"),
         ("math", {**MATH, "solution": " "}, ": the answer is empty; write it, or leave the row out"),
     ],

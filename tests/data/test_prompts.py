@@ -144,9 +144,10 @@ def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
     [  # rows are counted as an editor counts lines
         (
             ["", GSM8K, " ", {"question": "q"}],
-            "row 4 does not fit the template of gsm8k ('answer' is undefined); correct",
+            "row 4 does not fit the template of gsm8k ('answer' is undefined; it has question: str); correct",
         ),
-        ([{"question": "q", "answer": 5}], "row 1 does not fit the template of gsm8k (argument of type 'int' is not"),
+        ([{"question": "q", "answer": 5}], "argument of type 'int' is not iterable; it has question: str, answer: int"),
+        ([{"question": None, "answer": "#### 5"}], "'question' is undefined; it has question: null, answer: str); cor"),
         ([{"question": "q", "answer": "5"}], '(the answer has no "####" before its final number; '),
         ([[1, 2]], "row 1 cannot be read (it is not an object); write one JSON object per line"),
         ([GSM8K, "", "{oops"], "row 3 cannot be read (Expecting property name enclosed in double quotes: line 1 "),
@@ -255,11 +256,15 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
 @pytest.mark.parametrize(
     "row, template, message",
     [
-        ({"q": {"items": "x"}}, "{{ q.items }}", "something in it is a method; the item m.items is written m['items']"),
-        ({"q": {"text": "2 + 2"}}, "{{ q }}", "q is of type dict, no text"),
-        ({"q": ["2 + 2"]}, "{{ q }}", "q is of type list, no text"),
-        ({"q": "2 + 2", "of": ["a", "b"]}, "{{ q }} {{ of }}", "of is of type list, no text"),
-        ({"q": "['2 + 2', '3']"}, "{{ q[0] }}", "q is a text, where the template takes one item of a list"),
+        (
+            {"q": {"items": "x"}},
+            "{{ q.items }}",
+            "a method is no text; the item m.items is written m['items']; it has q: dict",
+        ),
+        ({"q": {"text": "2 + 2"}}, "{{ q }}", "a dict is no text; it has q: dict"),
+        ({"q": ["2 + 2"]}, "{{ q }}", "a list is no text; it has q: list"),
+        ({"q": "2 + 2", "of": ["a", "b"]}, "{{ q }} {{ of }}", "a list is no text; it has q: str, of: list"),
+        ({"q": "['2 + 2', '3']"}, "{{ q[0] }}", "a text is where the template takes one item of a list; it has q: str"),
     ],
 )
 def test_what_is_no_text_is_never_written_as_python_would(own, rows, row, template, message):
@@ -273,7 +278,7 @@ def test_what_is_no_text_is_never_written_as_python_would(own, rows, row, templa
 def test_bytes_are_no_text_and_numbers_parts_of_texts_and_items_are(own, tmp_path):
     pd.DataFrame([{"q": b"2 + 2"}]).to_parquet(tmp_path / "rows.parquet")
     own(FILE="rows.parquet", TEMPLATE="{{ q }}")
-    with pytest.raises(PromptError, match="q is of type bytes, no text"):
+    with pytest.raises(PromptError, match="a bytes is no text; it has q: bytes"):
         load_prompts("mine", 1)
     pd.DataFrame([{"q": "2 + 2", "n": 4, "x": 1.5, "of": ["a", "b"]}]).to_parquet(tmp_path / "rows.parquet")
     own(FILE="rows.parquet", TEMPLATE="{{ q[:1] }} {{ n }} {{ x }} {{ of[1] }} {{ q | length }}")
@@ -282,7 +287,7 @@ def test_bytes_are_no_text_and_numbers_parts_of_texts_and_items_are(own, tmp_pat
 
 def test_endings_that_a_csv_made_a_text_are_refused(rows):
     path = rows({"ctx": "A man sits.", "endings": "['He reads.', 'He sings.']", "label": "0"})
-    with pytest.raises(PromptError, match=r"row 1 .*\(endings is a text, where the template takes one item"):
+    with pytest.raises(PromptError, match=r"row 1 .*\(a text is where the template takes one item"):
         load_prompts("hellaswag", 1, path)
     with pytest.raises(PromptError, match=r"row 1: endings is \"\['He .*, no list of texts; write a list"):
         load_choices("hellaswag", 1, path)
@@ -357,7 +362,7 @@ def test_a_column_of_any_table_is_prompts(tmp_path, name):
     assert dl.load_prompts(path, 1, column="my text") == ["One, two"]
     with pytest.raises(PromptError, match="row 1 has no text in the column 'text'; columns with text: .*my text"):
         dl.load_prompts(path, column="text")
-    with pytest.raises(PromptError, match=r'name the dataset whose fields its rows have, .*column="text"'):
+    with pytest.raises(PromptError, match=r'as DATASET the one whose fields its rows have, .*column="text"'):
         dl.load_prompts(str(path))
 
 

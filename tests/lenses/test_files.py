@@ -88,7 +88,7 @@ BAD_FILES = {
     "no lens": ({"weights": NAN}, "is not a lens for all layers: it has no 'J'"),
     "a list": ([NAN], "is not a lens for all layers"),
     "no tensors": ("Dear reader", "is not a lens for all layers"),
-    "nowhere": (None, "is neither a local file nor on the Hub"),
+    "nowhere": (None, "does not exist; give a lens's .pt file or folder"),
 }
 
 

@@ -111,11 +111,11 @@ def test_what_is_no_result_is_named_left_out_of_a_study_and_neither_run_nor_touc
         keys |= {"meta": own | {"erasure_effect": own["erasure_effect"].to("meta")}}
         torch.save(keys[how], saved)
     before = {file.name: file.read_bytes() for file in saved.parent.iterdir()}
-    line = " is no residual_erasure artifact: .*run: depth-lib sweep --models toy-8l --datasets gsm8k --out .*"
+    line = " is not a depth_lib artifact, or is damaged: .*; remove it, and run: depth-lib sweep --models toy-8l .*"
     with pytest.raises(ArtifactError) as error:
         load_artifact(saved)
     assert re.fullmatch(re.escape(str(saved)) + line, str(error.value))
-    with pytest.raises(MissingArtifact, match=f"{saved.name} is no residual_erasure artifact"):
+    with pytest.raises(MissingArtifact, match=f"{saved.name} is not a depth_lib artifact"):
         Study(tmp_path)
     assert {file.name: file.read_bytes() for file in saved.parent.iterdir()} == before and not trace.exists()
 

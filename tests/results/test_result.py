@@ -194,8 +194,11 @@ def test_a_file_of_ones_own_name_is_read_by_the_probe_that_it_names(lens, tmp_pa
     with pytest.raises(dl.ArtifactError, match="there is no .*nowhere.pt$"):
         dl.load_artifact(tmp_path / "nowhere.pt")
     torch.save({"a": torch.ones(1)}, tmp_path / "other.pt")
-    with pytest.raises(dl.ArtifactError, match="other.pt is not the name of an artifact"):
-        dl.load_artifact(tmp_path / "other.pt")
+    torch.save(torch.ones(1), tmp_path / "logitlens_1exps.pt")  # in no run's folder, so no run is named
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "x.pt").read_bytes()[:900])
+    for name in ("other", "cut", "logitlens_1exps"):
+        with pytest.raises(dl.ArtifactError, match=f"{name}.pt is not a depth_lib artifact, or is damaged: [^;]*$"):
+            dl.load_artifact(tmp_path / f"{name}.pt")
 
 
 def test_a_result_that_was_read_keeps_what_it_was_made_from_when_it_is_saved_again(lens, tmp_path):

@@ -42,6 +42,11 @@ def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp
     for part in ("gsm8k", "gsm8k/Qwen2.5-7B"):
         with pytest.raises(MissingArtifact, match=f"{part} has no DATASET/MODEL/.*; give {tmp_path}, or read one file"):
             dl.load_results(tmp_path / part)
+    file = next(tmp_path.glob("*/*/*.pt"))
+    file.rename(file.with_name("mine.pt"))
+    for place in (file.parent, file.with_name("mine.pt")):
+        with pytest.raises(MissingArtifact, match=r"no DATASET/MODEL/\*.pt; read one file with dl.load_artifact"):
+            dl.load_results(place)
 
 
 def test_runs_of_the_folder_without_a_result_are_named_in_one_line(tmp_path):

@@ -236,7 +236,7 @@ def test_a_result_that_is_cut_off_is_damaged_in_the_status_and_computed_again(ce
         capsys.readouterr()
         assert main(["status", "--out", cell["OUT"]]) == 0
         assert "damaged" in (said := capsys.readouterr().out) and "0 of 1 done" in said
-        with pytest.raises(MissingArtifact, match=f"{path.name} is no logit_lens artifact: it is truncated"):
+        with pytest.raises(MissingArtifact, match=f"{path.name} is not a depth_lib artifact, or is damaged: "):
             dl.load_results(run.out)
         assert run.result("logit_lens")["n_tokens"].shape == (3,) and run.lacking == []
 
@@ -255,8 +255,8 @@ def test_numbers_by_level_without_the_levels_are_named(cell, tmp_path):
 def test_own_prompts_are_filed_under_a_name_of_ones_own(cell):
     run = Run(cell | {"DATASET": "mine", "N_EXAMPLES": None}, prompts=["5 + 7 = 12", "3 + 4 = 7"])
     assert run.result("logit_lens")["meta"]["n_prompts"] == 2 and run.folder.parent.name == "mine"
-    for dataset, prompts, said in (("gsm8k", ["a"], "has prompts of its own"), ("mine", [], "prompts is")):
-        with pytest.raises(ParamsError, match=said):
+    for dataset, prompts, said in (("gsm8k", ["a"], "has prompts of its own"), ("mine", [], "there are no prompts")):
+        with pytest.raises(ValueError, match=said):
             Run(cell | {"DATASET": dataset}, prompts=prompts)
 
 

@@ -85,7 +85,7 @@ class Terminal:
             warnings.simplefilter("always")
             done = self.command(*words)
         said = [str(one.message) for one in warned if one.category is UserWarning]
-        done.output += "".join(f"Warning: {text}\n" for text in said if "truncated or damaged" not in text)
+        done.output += "".join(f"Warning: {text}\n" for text in said if "or is damaged" not in text)
         return done
 
 
