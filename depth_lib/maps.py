@@ -23,7 +23,7 @@ from .params import not_among
 from .progress import steps
 from .residual.states import states
 from .results.origin import of_texts, origin
-from .results.result import Result
+from .results.result import Result, fitting
 from .session import run
 
 HELD_OUT = 10  # every tenth text
@@ -102,7 +102,10 @@ def stretch(result: Mapping) -> Estimate:
     """
     if not isinstance(result, Mapping) or "relative_sums" not in result:
         raise ValueError("stretch needs a result of dl.linear_maps(source, target, texts).")
-    sums, n_tokens = as_array(result["relative_sums"]).astype(float), as_array(result["n_tokens"])[:, None, None]
+    sums, n_tokens = (
+        as_array(fitting(result)["relative_sums"]).astype(float),
+        as_array(result["n_tokens"])[:, None, None],
+    )
     if len(sums) < FEWEST:
         raise NoInterval(f"{len(sums)} held-out texts are too few; take {FEWEST} or more")
     value = _slope(sums.sum(0) / n_tokens.sum())

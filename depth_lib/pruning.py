@@ -97,10 +97,7 @@ def prune(
     result = block_removal(llm, prompts, sizes=sizes)
     found = removable(result, at_most)
     if not found.n:
-        other = (
-            "Give more prompts, of the kind it was trained on" if found.note else "Allow more with at_most (--at-most)"
-        )
-        raise ValueError(f"{found}. {other}.")
+        raise ValueError(f"{found}." + " Allow more with at_most (--at-most)." * (not found.note))
     shorter = remove_blocks(llm, found)
     said = ""
     if choices:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from ..results.result import fitting
 from .intervals import NORMAL, student
 from .rules import as_array
 
@@ -47,7 +48,7 @@ def deep_thinking_ratio(
         raise ValueError("the result has no settling layers; give one from dl.logit_lens(llm, prompts, generate=64)")
     if not 0 < rho <= 1:
         raise ValueError(f"rho is {rho}; give a share of the layers, such as {LATE}")
-    n_layers, settling = len(result["res_settled"]), [as_array(layers) for layers in result["settling"]]
+    n_layers, settling = len(fitting(result)["res_settled"]), [as_array(layers) for layers in result["settling"]]
     if g != SETTLED:
         if "jsd" not in result:
             raise ValueError(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from ..results.result import fitting
 from .rules import as_array
 
 
@@ -36,7 +37,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); Leviathan et al. 2023 (2211.17192).
     Cost: no forward pass.
     """
-    meta = generated.get("meta", {})
+    meta = fitting(generated).get("meta", {})
     responses = "generated" in generated or "responses" in meta or "answers" in meta.get("settings", {})
     if "res_top1" not in generated or not responses:
         raise ValueError("the result has no responses; give that of dl.logit_lens(llm, prompts, generate=64)")

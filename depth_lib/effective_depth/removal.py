@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..data.orders import AT_MOST
+from ..results.result import fitting
 from .intervals import FEWEST, Estimate, half_width
 from .rules import as_array, without_gain
 
@@ -31,7 +32,8 @@ class Removable:
 
     def __repr__(self) -> str:
         if self.note:
-            return f"It is not known which blocks can be removed: {self.note}"
+            more = "Give more prompts, of the kind that the model was trained on"
+            return f"It is not known which blocks can be removed: {self.note}. {more}"
         digits = 4 if self.s is None else 3  # so that a cost just above `at_most` does not look like it
         ends = "" if np.isnan(self.loss.low) else f" [{self.loss.low:.{digits}f}, {self.loss.high:.{digits}f}]"
         cost = f"{self.loss.value:.{digits}f}{ends} nats per token"
@@ -69,12 +71,12 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
         raise ValueError(f"at_most is {at_most!r}; give nats per token.")
     if not {"removal_sizes", "removal_loss_by_prompt"} <= result.keys():
         raise ValueError("removable needs a result for whole blocks: dl.block_removal(llm, prompts).")
-    by_prompt = as_array(result["removal_loss_by_prompt"]).astype(float)
+    by_prompt = as_array(fitting(result)["removal_loss_by_prompt"]).astype(float)
     by_prompt = by_prompt[np.isfinite(by_prompt).any((1, 2))]  # nothing predicts a prompt of one token
     sizes, n_layers = as_array(result["removal_sizes"]).astype(int), by_prompt.shape[-1]
     note = without_gain(result)
     if not note and (n := len(by_prompt)) < 2:
-        note = f"they are chosen on some prompts and measured on others, but {n or 'none'} has a loss; give more"
+        note = f"they are chosen on some prompts and measured on others, but {n or 'none'} has a loss"
     if note:
         return Removable(0, None, n_layers, Estimate(np.nan, np.nan, np.nan), at_most, note)
     losses = by_prompt[::2].mean(0)

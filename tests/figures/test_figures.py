@@ -66,7 +66,7 @@ def test_the_table_of_words_has_every_kth_layer_and_the_last_and_every_token():
     words = [[[f"{layer},{token}"] * 5 for token in range(27)] for layer in range(81)]
     divergence = np.random.default_rng(0).random((81, 27))
     result = {"answer_kl": divergence, "top_tokens": words, "tokens": [f"Ġ{token}" for token in range(27)]}
-    result |= {"answer_log_probs": divergence, "answer_ranks": divergence, "answer_top": divergence}
+    result |= {"answer_log_probs": divergence, "answer_ranks": divergence}
     ax = plot("lens_table", result)
     assert overlaps(ax.figure) == [] and ax.figure.get_figwidth() <= 7.3
     layers = [*range(0, 79, 6), 80]

@@ -169,6 +169,9 @@ def test_one_that_was_edited_is_refused_in_one_line_that_names_the_key(lens, tmp
         for call in calls:
             with pytest.raises(ValueError, match=f"^this logit_lens result was edited: .*{said}.*; measure it again$"):
                 call()
+        if "res_kl_divs" in result and torch.is_tensor(result["res_kl_divs"]):  # a plain dict may have lists
+            with pytest.raises(ValueError, match=f"^this logit_lens result was edited: .*{said}"):
+                dl.effective_depths({**result})
         for name in ("mine.pt", "folder"):
             with pytest.raises(dl.ArtifactError, match=f"was not written: .*{said}"):
                 result.save(tmp_path / name)
