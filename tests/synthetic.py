@@ -181,7 +181,7 @@ def _logit_lens(n_layers, n_prompts, tokens, draw) -> dict:
         "res_settled": rise,
     }
     result = _per_prompt(means, n_prompts, draw)
-    return result | {"res_overlaps": result["res_overlaps"].clamp(0, 1)}
+    return result | {"res_overlaps": result["res_overlaps"].clamp(0, 1), "res_kl_divs": result["res_kl_divs"].clamp(0)}
 
 
 def _residual_erasure(n_layers, n_prompts, tokens, draw) -> dict:

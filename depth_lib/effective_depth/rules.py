@@ -59,7 +59,7 @@ class Rule:
             if (bad := np.flatnonzero((curve < low - ROUNDING) | (curve > high + ROUNDING))).size:
                 possible = f"from {low:g} to {high:g}" if np.isfinite(high) else f"{low:g} or more"
                 value = f"{curve[bad[0]]:.3g} at layer {bad[0]}, and can only be {possible}"
-                return f"{key} is {value}; give the {key} of {self.probe}"
+                return f"an impossible curve: {key} is {value}; give the {key} of {self.probe}"
         return ""
 
     def crossed(self, gaps: np.ndarray) -> np.ndarray:
