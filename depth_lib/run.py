@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from .data.choices import shipped_choices
@@ -182,14 +183,12 @@ class Run:
         for name in (self.dataset, self.model):
             if not can_be_folder(name):
                 raise ParamsError(f"{name!r} cannot be the name of a folder in {self.out}; give a short name")
-        if params.CONTROL and self.on_server:
-            raise ParamsError(
-                "CONTROL draws random weights on this machine, and REMOTE runs on a server; give only one of them"
-            )
-        if params.PASSES > 1 and self.on_server:
-            raise ParamsError(
-                "PASSES unrolls the model on this machine, and REMOTE runs on a server; give only one of them"
-            )
+        if self.on_server:
+            of_model = params.MODEL_ID in WHEELS or checkpoint_of(params.MODEL_ID or params.MODEL)
+            control, passes = "CONTROL draws random weights", "PASSES unrolls the model"
+            here = {control: params.CONTROL, passes: params.PASSES > 1, f"{params.MODEL} is": of_model}
+            if what := next((what for what, is_asked in here.items() if is_asked), ""):
+                raise ParamsError(f"{what} on this machine, and REMOTE runs on a server; give only one of them")
         self.folder = self.out / self.dataset / self.model
         self.name = f"{self.dataset} × {self.model}"
         if prompts is None and not (self.folder / RECORD).exists():
@@ -251,6 +250,39 @@ class Run:
         """The differences between the folder's results and these probes' settings, one line each."""
         record = record_in(self.folder)
         return strays(self.folder) + differing(record.get("made_from", {}), self.made_from(*probes))
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the prompts are the user's."""
+        dataset = find_dataset(self.params.DATASET) or {}
+        return self.source not in (*NAMED_SOURCES, "drawn") or bool(dataset.get("FILE") or dataset.get("ANSWERS"))
+
+    def check(self) -> None:
+        """Refuse a file that is no lens, a tokenizer without the chat template, and prompts that are too short.
+
+        Raises ValueError. Reads the lens and the tokenizer, and loads no weights.
+        """
+        params, source = self.params, self._weights
+        if params.LENS:
+            from .lenses.files import load_lens
+
+            load_lens(in_project(params.LENS))
+        in_future = any("future" in ARTIFACTS[probe].settings.get("modes", ()) for probe in params.PROBES)
+        if not (params.CHAT or in_future and self._is_own) or source in WHEELS or source.endswith(".gguf"):
+            return
+        from .data.prompts import chat_prompts
+        from .data.tokens import skips_of
+        from .models.load import config_and_tokenizer
+
+        try:
+            config, tokenizer = config_and_tokenizer(str(checkpoint_of(source) or source), params.REVISION)
+        except Exception:  # noqa: BLE001 (to load the model gives the reason)
+            return
+        llm: Any = SimpleNamespace(config=config, tokenizer=tokenizer)
+        prompts = self.prompts if self._is_own else ["5 + 7 = ?"]
+        prompts = chat_prompts(llm, prompts) if params.CHAT else prompts
+        if in_future and self._is_own:
+            skips_of(llm, prompts, "future", ("future",))
 
     def settle(self, *probes: str) -> None:
         """Claim the folder for this run.
@@ -352,6 +384,12 @@ class Run:
 
     # ---- the results
 
+    @property
+    def _weights(self) -> str:
+        """What `load_model` is given: the path of a local checkpoint, or a name."""
+        name = self.params.MODEL_ID or self.params.MODEL
+        return name if name in (*TOYS, *WHEELS) else str(checkpoint_of(name) or name)
+
     @cached_property
     def llm(self) -> Any:
         """The model, loaded on first use."""
@@ -359,9 +397,7 @@ class Run:
         from .models.memory import check_fits
         from .models.unroll import unroll
 
-        params = self.params
-        source = str(checkpoint_of(params.MODEL_ID or params.MODEL) or params.MODEL_ID)
-        source = params.MODEL_ID if params.MODEL_ID in (*TOYS, *WHEELS) else source
+        params, source = self.params, self._weights
         how = {"revision": params.REVISION}
         if not self.on_server:  # it chooses these itself
             quantization = None if params.QUANTIZATION == "none" else params.QUANTIZATION
@@ -377,6 +413,7 @@ class Run:
         print(self.params)
         self.settle(*self.params.PROBES)
         if self.lacking:
+            self.check()
             self.llm  # noqa: B018 (is loaded)
 
     def result(self, probe: str, **changed: object) -> dict | None:
@@ -481,10 +518,9 @@ class Run:
         from .data.prompts import chat_prompts
         from .data.tokens import fitting
 
-        reads, dataset = ARTIFACTS[probe].reads, find_dataset(self.params.DATASET) or {}
+        reads = ARTIFACTS[probe].reads
         texts = getattr(self, reads) if reads else None
-        own = self.source not in (*NAMED_SOURCES, "drawn") or bool(dataset.get("FILE") or dataset.get("ANSWERS"))
-        if texts is None or reads != "choices" and own:
+        if texts is None or reads != "choices" and self._is_own:
             return texts
         text_of = _TEXT_OF.get(reads, str)
         if self.params.CHAT and reads == "prompts":

@@ -16,7 +16,7 @@ from huggingface_hub import constants, errors, hf_hub_download
 from nnsight import TransformersModel
 from nnsight.modeling.quantization import resolve_load_kwargs
 from torch import nn
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, find_adapter_config_file
 
@@ -140,7 +140,7 @@ def load_model(
             folder = _unpacked(source, revision, options)
         elif str(name) in TOYS:
             options = {"dtype": torch.float32} | options
-        config, tokenizer = _fetch(folder, revision)
+        config, tokenizer = config_and_tokenizer(folder, revision)
         check_degree(str(name), config, tensor_parallel)
         names = {"revision": revision, "task": "text-generation", "tokenizer": tokenizer}
         if not here:
@@ -299,8 +299,8 @@ def _unpacked(source, revision, options):
     return str(dequantised(file, options.get("compute_dtype", options["dtype"])))
 
 
-def _fetch(source, revision):
-    """Config and tokenizer."""
+def config_and_tokenizer(source: str, revision: str | None) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    """Those of a folder or Hub id; ModelError for a folder without a tokenizer."""
     # trust_remote_code stays off: the default asks on the terminal, and a notebook would hang
     options = {"revision": revision, "trust_remote_code": False}
     check_tokenizer(source)

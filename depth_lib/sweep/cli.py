@@ -100,6 +100,14 @@ class Options(Params):
                 placed |= {probe for probe in probes if not ARTIFACTS[probe].reads}
                 run.params.PROBES = probes
                 runs += [run] if probes else []
+        of_pair = [probe for probe, row in ARTIFACTS.items() if row.of_pair]
+        readers = dict.fromkeys(("PAIR", "QUESTION", "ANSWER"), of_pair)
+        readers |= dict.fromkeys(("LENS", "GENERATE"), ["logit_lens"])
+        chosen = {probe for run in runs for probe in run.params.PROBES}
+        for name, probes in readers.items():
+            if name in self.model_fields_set and not chosen.intersection(probes):
+                only = ", ".join(probes)
+                raise ParamsError(f"{name} changes only {only}; leave it out, or add one of these to PROBES")
         folders = {}
         for run in runs:
             if folders.setdefault(run.folder, run) is not run:
@@ -337,13 +345,14 @@ def _prepare(one: Run, keep_going: bool) -> None:
 
         host_and_key(one.remote)
     try:
+        one.check()
         one.settle(*one.params.PROBES)
         one.note()
         if one.params.MODEL_ID in WHEELS:
             fetched(one.params.MODEL_ID)  # here, and not in each notebook
     except OtherSettings:
         raise
-    except ParamsError:
+    except ValueError:
         if not keep_going:
             raise
 

@@ -93,7 +93,7 @@ def test_of_a_folder_whose_files_disagree_the_config_is_followed_and_that_is_sai
     LlamaConfig(vocab_size=112, bos_token_id=1, **SHAPE).save_pretrained(tmp_path)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        _, tokenizer = load._fetch(str(tmp_path), None)
+        _, tokenizer = load.config_and_tokenizer(str(tmp_path), None)
     follows = does if says is None else says
     assert tokenizer("ab")["input_ids"] == [1] * follows + tokenizer("ab", add_special_tokens=False)["input_ids"]
     said = [str(warning.message) for warning in warned if "add_bos_token" in str(warning.message)]

@@ -243,7 +243,7 @@ def test_a_load_that_fails_is_not_repeated_in_another_dtype(checkpoint, monkeypa
 @pytest.fixture
 def nothing_fetched(monkeypatch):
     """Fails a test that asks for as much as a config."""
-    monkeypatch.setattr("depth_lib.models.load._fetch", lambda *args: pytest.fail("a config was fetched"))
+    monkeypatch.setattr("depth_lib.models.load.config_and_tokenizer", lambda *args: pytest.fail("a config was fetched"))
 
 
 @pytest.mark.usefixtures("nothing_fetched")

@@ -4,6 +4,7 @@ import json
 import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,8 +57,9 @@ def test_other_settings_are_one_line_and_replace_moves_the_whole_folder(cell, ca
     (line,) = refused.value._render_traceback_()
     assert "\n" not in line and "(N_EXAMPLES: 3, requested 4). Set REPLACE (--replace) to move them to" in line
     assert first.is_done("logit_lens"), "nothing is touched"
-    there = Run(cell | {"REMOTE": "http://localhost:1"}).other_settings("logit_lens")
-    assert there == [
+    there = Run(cell)
+    there.params.REMOTE = there.remote = "http://localhost:1"
+    assert there.other_settings("logit_lens") == [
         "DTYPE: float32, requested the server's",
         "QUANTIZATION: none, requested the server's",
         "REMOTE: False, requested http://localhost:1",
@@ -298,6 +300,31 @@ def test_a_remote_run_without_a_key_is_refused_before_anything_runs(tmp_path, mo
     with pytest.raises(SystemExit, match="there is no NDIF key for https://api.ndif.us"):
         main(["run", "Llama-3.1-8B", "gsm8k", "--remote", "--source", "embedded", "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("gsm8k --lens short.txt", "short.txt/config.json does not exist; give a lens's .pt file or folder"),
+        ("gsm8k --chat", "toy-4l has no chat template; give plain prompts"),
+        ("mine --source short.txt --probes layer_effects", "no prompt has the 13 tokens that future mode needs"),
+    ],
+)
+def test_what_no_probe_can_do_is_refused_before_weights_are_loaded_or_a_notebook_starts(
+    tmp_path, monkeypatch, asked, said
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("depth_lib.models.load._load_weights", None)
+    monkeypatch.setattr("depth_lib.sweep.cli.execute", None)
+    Path("short.txt").write_text("5 + 7 = 12\n")
+    words = ["toy-4l", *asked.split()]
+    with pytest.raises(SystemExit, match=said):
+        main(["run", *words])
+    assert not Path("outputs").exists()
+    names = dict(zip([word.lstrip("-").upper() for word in words[2::2]], words[3::2], strict=False))
+    cell = {"MODEL": "toy-4l", "DATASET": words[1], "CHAT": "--chat" in words} | names
+    with pytest.raises(ValueError, match=said):
+        Run(cell).begin()
 
 
 def test_a_run_leaves_out_our_prompts_that_are_too_long_and_counts_them_and_refuses_the_users_own(cell, tmp_path):
