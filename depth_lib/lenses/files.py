@@ -121,7 +121,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
     except LensError:
         raise
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of pickles, JSON and shapes)
-        problem = f"it has no {error}" if isinstance(error, KeyError) else reason(error)
+        problem = f"it has no {error}" if isinstance(error, KeyError) else "it is damaged, or something else"
     raise LensError(
         f"{source} is not a lens for all layers: {problem}; use a different one, or fit one: dl.fit_lens(llm, texts)"
     )
