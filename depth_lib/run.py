@@ -133,6 +133,22 @@ def _own_dtype(model_id: str) -> str:
         return "bfloat16"
 
 
+def _refuse_others(names: Sequence[str], is_module: bool) -> None:
+    """ParamsError for a name that is no parameter of a run; in a module's globals, only for a misspelt one."""
+    of_files = {*DatasetFile.model_fields, *ModelFile.model_fields} - {*Params.model_fields}
+    for name in names:
+        is_own = is_module and (not name.isupper() or name in {*of_files, "MODELS", "DATASETS"})
+        if name in Params.model_fields or is_own:
+            continue
+        if name in of_files:
+            raise ParamsError(f"{name} is not a parameter of a run; write it in params/datasets/NAME.yaml")
+        near = get_close_matches(name.upper(), Params.model_fields, cutoff=0.9 if is_module else 0.6)
+        if near:
+            raise ParamsError(f"{name} is not a parameter; did you mean {near[0]}? Rename or delete {name}")
+        if not is_module:
+            raise ParamsError(f"{name} is not a parameter; delete it. depth-lib run --help lists the parameters")
+
+
 class Run:
     """Reads or computes the results that a notebook's parameters cell asks for: `Run(globals())`.
 
@@ -140,9 +156,10 @@ class Run:
     >>> run.result("logit_lens")["res_kl_divs"].shape
     torch.Size([4])
 
-    - cell: names and values of parameters, as in a params file. Other names are ignored, but a misspelt parameter in
-      capitals is an error
-    - prompts: your own list of strings; DATASET is then a name of your own
+    - cell: names and values of parameters, as `depth-lib run --help` lists them. Any other name is an error. In a
+      notebook's `globals()`, only a misspelt parameter in capitals is
+    - prompts: your own list of strings; DATASET is then a name of your own. To give answers too, write a data set's
+      params file with ANSWERS
 
     Attributes:
 
@@ -158,27 +175,27 @@ class Run:
     def __init__(self, cell: Mapping, prompts: Sequence[str] | None = None):
         if not isinstance(cell, Mapping):
             raise ParamsError(f'a {type(cell).__name__} has no parameters; give a dict: dl.Run({{"MODEL": "toy-8l"}})')
-        known = {*DatasetFile.model_fields, *ModelFile.model_fields, "MODELS", "DATASETS"}
-        for name in cell:
-            if name not in known and (str(name).isupper() or "__name__" not in cell):  # a module's globals have it
-                if near := get_close_matches(str(name).upper(), Params.model_fields, cutoff=0.9):
-                    raise ParamsError(f"{name} is not a parameter; did you mean {near[0]}? Rename or delete {name}")
+        _refuse_others([str(name) for name in cell], is_module="__name__" in cell)
         self.params = params = resolved(cell)
         self.out = in_project(params.OUT)
         self.remote = params.REMOTE
-        self.source = "list" if prompts is not None else "drawn" if self._is_drawn() else params.SOURCE
+        of_dataset = find_dataset(params.DATASET) or {}
+        own_file = of_dataset.get("FILE", "") if params.SOURCE == "hub" else ""
+        self.source = "list" if prompts is not None else "drawn" if self._is_drawn() else own_file or params.SOURCE
+        self.has_responses = params.PART == "question" and bool(of_dataset.get("ANSWERS"))
         if prompts is not None:
-            if find_dataset(params.DATASET):
+            if of_dataset:
                 raise ParamsError(f"{params.DATASET} has prompts of its own; give DATASET a name of yours")
             from .data.tokens import texts_of  # loads torch
 
             self.prompts = texts_of(prompts)
             params.N_EXAMPLES = len(self.prompts)
-        is_file = self.source not in (*NAMED_SOURCES, "drawn", "list")
-        self.dataset = Path(self.source).stem if is_file and find_dataset(params.DATASET) else params.DATASET
+        is_file = prompts is None and params.SOURCE not in NAMED_SOURCES
+        self.dataset = Path(self.source).stem if is_file and of_dataset else params.DATASET
         if is_file and find_dataset(self.dataset):
             raise ParamsError(f"results of {self.source} would be filed as the dataset {self.dataset}; rename the file")
-        self.dataset += "-question" * (params.PART == "question") + "-chat" * params.CHAT
+        part = "-answers" if self.has_responses else "-question" if params.PART == "question" else ""
+        self.dataset += part + "-chat" * params.CHAT
         self.model = params.MODEL + f"-x{params.PASSES}" * (params.PASSES > 1)
         for name in (self.dataset, self.model):
             if not can_be_folder(name):
@@ -235,16 +252,12 @@ class Run:
         how = {"dtype": params.DTYPE, "quantization": params.QUANTIZATION, "remote": False}
         if self.on_server:  # it chooses these itself
             how = {"dtype": "the server's", "quantization": "the server's", "remote": params.REMOTE}
+        how |= {"passes": params.PASSES, "chat": params.CHAT}
         texts = {"source": Path(self.source).name, "n_examples": params.N_EXAMPLES}
-        read = {ARTIFACTS[probe].reads for probe in probes} - {""}
-        if self.responses is not None and "prompts" in read:
-            read.add("responses")
-        return (
-            weights_of(params.MODEL_ID or params.MODEL, params.REVISION)
-            | how
-            | texts
-            | {name: self._hash(name) for name in sorted(read)}
-        )
+        texts |= {name: self._hash(name) for name in sorted({ARTIFACTS[probe].reads for probe in probes} - {""})}
+        if "prompts" in texts:
+            texts["responses"] = self._hash("responses") if self.has_responses else None
+        return weights_of(params.MODEL_ID or params.MODEL, params.REVISION) | how | texts
 
     def other_settings(self, *probes: str) -> list[str]:
         """The differences between the folder's results and these probes' settings, one line each."""
@@ -254,8 +267,7 @@ class Run:
     @property
     def _is_own(self) -> bool:
         """Whether the prompts are the user's."""
-        dataset = find_dataset(self.params.DATASET) or {}
-        return self.source not in (*NAMED_SOURCES, "drawn") or bool(dataset.get("FILE") or dataset.get("ANSWERS"))
+        return self.source not in (*NAMED_SOURCES, "drawn") or self.has_responses
 
     def check(self) -> None:
         """Refuse a file that is no lens, a tokenizer without the chat template, and prompts that are too short.
@@ -316,9 +328,12 @@ class Run:
             return
         aside = self.out / "replaced" / self.dataset / f"{self.model}-{time.time_ns() // 10**6}"
         if not self.params.REPLACE:
+            name = f"run NAME {self.params.DATASET} --model-id {self.params.MODEL_ID}"
             raise OtherSettings(
                 f"{self.folder} has results with different settings ({'; '.join(differences)}). Set REPLACE "
                 f"(--replace) to move them to {self.out / 'replaced'}, or give a different OUT"
+                + f", or the model a name of its own: {name}"
+                * ("different weights" in differences)
             )
         if LOG not in os.environ and (process := holder(self.sweeps)):
             raise ParamsError(
@@ -331,8 +346,9 @@ class Run:
 
     def _hash(self, read: str) -> str:
         """A hash of the texts of this kind; for the Hub's, a hash of what defines them."""
-        dataset = "gsm8k" if read == "baseline" else self.params.DATASET
-        if self.source == "hub" and not (find_dataset(dataset) or {}).get("FILE"):
+        dataset = {"baseline": "gsm8k", "choices": "hellaswag"}.get(read, self.params.DATASET)
+        source = self.source if dataset == self.params.DATASET else self.params.SOURCE
+        if source == "hub" and not (find_dataset(dataset) or {}).get("FILE"):
             return f"{dataset_named(dataset).definition} seed {self.params.SEED} {self.params.PART}"
         return prompts_hash(getattr(self, read))
 
@@ -344,11 +360,8 @@ class Run:
         return self._load(load_prompts, self.params.DATASET, **self._seed, part=self.params.PART)
 
     @cached_property
-    def responses(self) -> list[str] | None:
-        """The stored response to each question, if ANSWERS in the dataset's params file names a field for them;
-        otherwise None."""
-        if self.params.PART == "all" or not (find_dataset(self.params.DATASET) or {}).get("ANSWERS"):
-            return None
+    def responses(self) -> list[str]:
+        """The stored response to each question, in the field that ANSWERS in the dataset's params file names."""
         return self._load(load_prompts, self.params.DATASET, part="answer")
 
     @cached_property
@@ -520,13 +533,12 @@ class Run:
 
         reads = ARTIFACTS[probe].reads
         texts = getattr(self, reads) if reads else None
+        if self.params.CHAT and reads == "prompts":
+            texts = chat_prompts(llm, self.prompts)
         if texts is None or reads != "choices" and self._is_own:
             return texts
-        text_of = _TEXT_OF.get(reads, str)
-        if self.params.CHAT and reads == "prompts":
-            text_of = lambda question: chat_prompts(llm, [question])[0]  # noqa: E731
-        generate = changed.get("generate", 0)
-        return fitting(llm, texts, text_of, generate if isinstance(generate, int) else 0)  # the probe refuses others
+        generate = changed.get("generate", 0)  # the probe refuses what is no whole number
+        return fitting(llm, texts, _TEXT_OF.get(reads, str), generate if isinstance(generate, int) else 0)
 
     def _call(self, probe: str, llm: Any, changed: Mapping, texts: list | None) -> dict:
         """Call the probe's function; layer effects in both modes."""
@@ -536,22 +548,28 @@ class Run:
         how = {"remote": self.remote, **self.settings(probe), **(changed if changed != RANDOM else {})}
         if row.reads:
             how["baseline_prompts" if row.reads == "baseline" else row.reads] = texts
-        if self.params.CHAT and row.reads == "prompts":
-            how["prompts"] = dl.chat_prompts(llm, texts or ())
         function = getattr(dl, row.function or probe)
-        if self.responses is not None and not how.get("generate"):
-            how |= {"answers": self.responses} if "answers" in inspect.signature(function).parameters else {}
+        how |= {"answers": self.responses} if self._measures_responses(probe, changed) else {}
         modes = how.pop("modes", None)
         if not modes or "mode" in how:
             return function(llm, **how)
         return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
 
+    def _measures_responses(self, probe: str, changed: Mapping) -> bool:
+        """Whether this call measures the tokens of the stored responses only."""
+        import depth_lib as dl
+
+        can = "answers" in inspect.signature(getattr(dl, ARTIFACTS[probe].function or probe)).parameters
+        return self.has_responses and can and not {"generate", "answers", "at"} & changed.keys()
+
     def _meta(self, probe: str, llm: Any, changed: Mapping, texts: list | None) -> dict:
         """The provenance of a result that was just computed."""
-        from .results.origin import of_texts, origin
+        from .results.origin import of_texts, origin, plain
 
-        params, found = self.params, origin(llm, self.remote)
-        meta = found | self.made_from(probe) | {"settings": self.settings(probe) | dict(changed)}
+        params, found, settings = self.params, origin(llm, self.remote), self.settings(probe) | dict(changed)
+        if self._measures_responses(probe, changed):
+            settings["answers"] = plain(self.responses)
+        meta = found | self.made_from(probe) | {"settings": settings}
         meta |= {"model": self.model, "dataset": self.dataset, "seed": params.SEED}
         if changed == RANDOM:
             meta |= {"dtype": "float32", "quantization": "none", "weights": "random"}

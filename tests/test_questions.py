@@ -6,6 +6,9 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.effective_depth.tables import depths
+from depth_lib.report.table import made_from
+from depth_lib.results.study import Study
 
 
 def test_a_run_of_questions_lies_beside_that_of_whole_prompts_and_reads_the_lens_on_responses(tmp_path):
@@ -35,7 +38,18 @@ def test_stored_responses_are_measured_where_the_datasets_file_names_their_field
         truth = getattr(dl, probe)(run.llm, questions, answers=responses)
         assert torch.equal(run.result(probe)[key], truth[key])
         assert run.result(probe)["n_tokens"].tolist() == [2, 6]
+        assert run.result(probe)["meta"]["settings"] == truth["meta"]["settings"] == {"answers": responses}
+    assert run.folder == tmp_path / "mine-answers" / "toy-4l"
+    assert {*depths(Study(tmp_path)).dataset} == {"mine-answers"}
+    assert [*made_from(Study(tmp_path)).source] == ["rows.jsonl"]
     assert len(dl.early_exit(run.result("logit_lens"))) == 4
+
+
+def test_a_chat_run_says_the_hash_of_the_prompts_that_it_measured(tmp_path):
+    run = dl.Run({"MODEL": "toy-4l", "N_EXAMPLES": 2, "OUT": str(tmp_path), "PROBES": ["logit_lens"], "CHAT": True})
+    run.llm.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %} answer:"
+    chats, meta = dl.chat_prompts(run.llm, run.prompts), run.result("logit_lens")["meta"]
+    assert meta["prompts_hash"] == dl.logit_lens(run.llm, chats)["meta"]["prompts_hash"] and meta["chat"]
 
 
 def test_choices_are_a_runs_too(tmp_path):

@@ -34,13 +34,15 @@ def find_pair(
 ) -> Pair:
     """The pair of this name, or these two strings.
 
-    name: one of PAIRS, or "addition" or "multiplication" (the first prompt of this seed). The label of your own
-    pair is its first words and a hash. Raises PromptError for an unknown name, or a question without an answer.
+    name: one of PAIRS, or "addition" or "multiplication" (the first prompt of this seed; the label names a seed other
+    than 123). The label of your own pair is its first words and a hash.
+
+    Raises PromptError for an unknown name, or a question without an answer.
     """
     if question is None and answer is None:
         if name in DRAWN_PAIRS:
             operation, equals, result = load_prompts(name, 1, seed=seed)[0].partition("= ")
-            return Pair(name, operation + equals, result)
+            return Pair(name + f"-{seed}" * (seed != 123), operation + equals, result)
         if problem := not_among([*PAIRS, *DRAWN_PAIRS], "PAIR", name):
             raise PromptError(problem)
         question, answer = PAIRS[name]

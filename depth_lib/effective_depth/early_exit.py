@@ -38,7 +38,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     Cost: no forward pass.
     """
     meta = fitting(generated).get("meta", {})
-    responses = "generated" in generated or "responses" in meta or "answers" in meta.get("settings", {})
+    responses = "generated" in generated or meta.get("responses") or "answers" in meta.get("settings", {})
     if "res_top1" not in generated or not responses:
         raise ValueError("the result has no responses; give that of dl.logit_lens(llm, prompts, generate=64)")
     n_layers = len(generated["res_top1"])

@@ -38,7 +38,7 @@ def with_origin(probe: Callable[_Arguments, Result]) -> Callable[_Arguments, Res
         llm, remote = given.pop("llm"), given.pop("remote")
         texts = next((given.pop(name) for name in _TEXTS if name in given), None)
         defaults = {name: argument.default for name, argument in signature.parameters.items()}
-        settings = {name: _plain(value) for name, value in given.items() if value is not defaults[name]}
+        settings = {name: plain(value) for name, value in given.items() if value is not defaults[name]}
         return result | {"meta": origin(llm, remote) | of_texts(texts) | {"settings": settings}}
 
     return measured
@@ -75,13 +75,13 @@ def _where(llm: TransformersModel, remote: bool | str) -> str:
     return f"{here}, as a remote call" if remote else here
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A setting as JSON: itself if it is short, or a hash of its content."""
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if hasattr(value, "tolist"):  # an array, a tensor or a column of a table
         if isinstance(items := value.tolist(), list) and str in map(type, items):
-            return _plain(items)
+            return plain(items)
         content = torch.as_tensor(value).detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
         return f"{value.dtype} {[*value.shape]} {hashlib.sha256(content.tobytes()).hexdigest()[:16]}"
     if isinstance(value, list | tuple):

@@ -127,7 +127,7 @@ def differing(stored: Mapping, asked: Mapping) -> list[str]:
     return plain + [line for line in hashes if not plain or line == "different weights"]
 
 
-_HASHES = ("weights", "prompts", "examples", "baseline")
+_HASHES = ("weights", "prompts", "responses", "examples", "choices", "baseline")
 _SAID = "model_id commit revision weights dtype quantization n_prompts source prompts_hash where date versions blocks"
 
 

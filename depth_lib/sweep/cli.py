@@ -111,8 +111,12 @@ class Options(Params):
         folders = {}
         for run in runs:
             if folders.setdefault(run.folder, run) is not run:
-                models = " and ".join({one.params.MODEL_ID: None for one in (folders[run.folder], run)})
-                raise ParamsError(f"two runs ({models}) would write to {run.folder}; give only one dataset or model")
+                models = [*dict.fromkeys(str(one.params.MODEL_ID) for one in (folders[run.folder], run))]
+                give = "give only one dataset"
+                if len(models) > 1:
+                    give = "give one a name of its own, in a params file (MODEL, MODEL_ID) or as in: "
+                    give += command("run", "NAME", run.params.DATASET, MODEL_ID=models[1])
+                raise ParamsError(f"two runs ({' and '.join(models)}) would write to {run.folder}; {give}")
         return runs
 
 
@@ -201,6 +205,8 @@ def _default(name: str, field: FieldInfo) -> str:
         return ""
     if name == "SOURCE":
         return "  [default: from params files, embedded for toys and usually hub for other models; sample for prune]"
+    if name == "DTYPE":
+        return "  [default: from params files, else the checkpoint's own; float32 for toys and GGUF files]"
     return f"  [{'from params files, else' if name in Params.model_fields else 'default:'} {field.default}]"
 
 

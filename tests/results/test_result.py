@@ -12,7 +12,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.results.means import over_prompts
-from depth_lib.results.origin import _plain
+from depth_lib.results.origin import plain
 from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.result import Result
 from depth_lib.results.schemas import ARTIFACTS, mismatch
@@ -80,7 +80,7 @@ def test_a_setting_is_stored_as_it_was_given_and_an_array_by_its_content(toy, tm
     assert read["n_prompts"] == 3 and read["settings"]["lens"]["kind"] == "ridge"
     assert read["settings"]["lens"]["A"] == other["settings"]["lens"]["A"]
     assert read["settings"]["lens"]["b"] != other["settings"]["lens"]["b"]
-    assert _plain(["a" * 995]) == ["a" * 995] and _plain(["a" * 996]).startswith("1 items ")  # 999, 1000 characters
+    assert plain(["a" * 995]) == ["a" * 995] and plain(["a" * 996]).startswith("1 items ")  # 999, 1000 characters
     result = dl.layer_effects(toy, TEXTS, part="mlp")
     assert result["meta"]["settings"] == {"part": "mlp"}
     assert dl.load_artifact(result.save(tmp_path))["meta"].items() >= result["meta"].items()
@@ -115,7 +115,7 @@ def test_it_stays_one_when_copied_and_pickled(lens):
     assert deep["res_kl_divs"] is not lens["res_kl_divs"] is shallow["res_kl_divs"]
 
 
-def test_its_file_has_a_plain_dict(lens, tmp_path):
+def test_its_file_has_aplain_dict(lens, tmp_path):
     torch.save(lens, tmp_path / "lens.pt")
     lens.save(tmp_path / "saved.pt")
     one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("lens.pt", "saved.pt"))
