@@ -24,7 +24,7 @@ OF_RUN = {
     "PASSES": (2, {}, LENS),
     "LENS": ("lens.pt", {}, "logit_lens@lens"),
     "CONTROL": (True, {}, "logit_lens@weights=random"),
-    "REMOTE": ("http://localhost:1", {}, LENS),
+    "REMOTE": ("http://localhost:1", {"MODEL": "one", "MODEL_ID": "owner/one"}, LENS),
     "DATASET": ("gsm8k", {"SOURCE": "embedded"}, LENS),
     "N_EXAMPLES": (1, {}, LENS),
     "SOURCE": ("other.jsonl", {}, LENS),
