@@ -270,22 +270,20 @@ class Run:
         return self.source not in (*NAMED_SOURCES, "drawn") or self.has_responses
 
     def check(self) -> None:
-        """Refuse a file that is no lens, a tokenizer without the chat template, and prompts that are too short.
-
-        Raises ValueError. Reads the lens and the tokenizer, and loads no weights.
+        """Raise ValueError for a file without a lens, a tokenizer without a template for CHAT, and prompts that are all
+        too short. Reads the lens and the tokenizer, not the weights.
         """
         params, source = self.params, self._weights
-        if params.LENS:
-            from .lenses.files import load_lens
-
-            load_lens(in_project(params.LENS))
-        in_future = any("future" in ARTIFACTS[probe].settings.get("modes", ()) for probe in params.PROBES)
-        if not (params.CHAT or in_future and self._is_own) or source in WHEELS or source.endswith(".gguf"):
+        of_future = self._is_own and any("modes" in ARTIFACTS[probe].settings for probe in params.PROBES)
+        if not (params.LENS or params.CHAT or of_future):
             return
         from .data.prompts import chat_prompts
-        from .data.tokens import skips_of
+        from .data.tokens import skips_of  # loads torch, as the next two do
+        from .lenses.files import load_lens
         from .models.load import config_and_tokenizer
 
+        if params.LENS:
+            load_lens(in_project(params.LENS))
         try:
             config, tokenizer = config_and_tokenizer(str(checkpoint_of(source) or source), params.REVISION)
         except Exception:  # noqa: BLE001 (to load the model gives the reason)
@@ -293,7 +291,7 @@ class Run:
         llm: Any = SimpleNamespace(config=config, tokenizer=tokenizer)
         prompts = self.prompts if self._is_own else ["5 + 7 = ?"]
         prompts = chat_prompts(llm, prompts) if params.CHAT else prompts
-        if in_future and self._is_own:
+        if of_future:
             skips_of(llm, prompts, "future", ("future",))
 
     def settle(self, *probes: str) -> None:

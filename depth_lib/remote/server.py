@@ -38,12 +38,10 @@ def from_environment(name: str, kind: type, default: float) -> Any:
 def host_of(remote: bool | str) -> str:
     """The URL of the server that `remote` names; NotReady if it names none."""
     # the current environment; nnsight's CONFIG has that of its import
-    named = remote is True and os.environ.get("NDIF_HOST")
-    host = named or (CONFIG.API.HOST if remote is True else remote)
-    if named and not re.fullmatch(HOST, named):
-        raise NotReady(f"NDIF_HOST={named!r} is not a host; set it to a URL (https://…), or unset it")
+    host = (os.environ.get("NDIF_HOST") or CONFIG.API.HOST) if remote is True else remote
     if not re.fullmatch(HOST, str(host)):
-        raise NotReady(f'remote={host!r} is not a host; use True, False, "local" or a URL (https://…)')
+        variable, use = ("NDIF_HOST", "") if remote is True else ("remote", 'True, False, "local" or ')
+        raise NotReady(f"{variable}={host!r} is not a host; use {use}a URL (https://…)")
     return str(host).rstrip("/")
 
 

@@ -285,7 +285,7 @@ def test_a_host_whose_name_is_not_known_is_refused_before_a_job_is_kept(llm, mon
         dl.logit_lens(llm, TEXTS, remote=remote)
     assert not journal()
     monkeypatch.setenv("NDIF_HOST", "junk")
-    with pytest.raises(dl.RemoteError, match="NDIF_HOST='junk' is not a host; set it to a URL"):
+    with pytest.raises(dl.RemoteError, match="NDIF_HOST='junk' is not a host; use a URL"):
         dl.logit_lens(llm, TEXTS, remote=True)
 
 
