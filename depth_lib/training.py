@@ -45,7 +45,7 @@ class DepthLog:
             raise ValueError(f"{path} is a folder; give the path of a .csv file.")
         self.prompts, self.tokenizer = texts_of(prompts), tokenizer
         self.path = None if path is None else writable_folder(Path(path).parent, ValueError) / Path(path).name
-        self._rows, self._kl = [], []
+        self._rows, self._kl, self._first = [], [], True
 
     @with_checked_kinds
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
@@ -66,7 +66,7 @@ class DepthLog:
                 f"a {type(model).__name__} cannot be measured; give the transformers model that you are training"
             )
         refuse_sharded(model)
-        first, last = not self._rows, self._rows[-1]["step"] if self._rows else 0
+        last = self._rows[-1]["step"] if self._rows else 0
         if step < last:
             raise ValueError(f"step is {step}; give {last} or a later one.")
         row = {"step": step, "loss": math.nan} | dict.fromkeys(METRICS, math.nan) | {"largest_kl": math.nan}
@@ -80,7 +80,7 @@ class DepthLog:
             except FloatingPointError as error:
                 row["reason"] = str(error)
             except ValueError as error:  # the model was measured before, so its weights are the reason
-                if first:
+                if self._first:
                     raise
                 row["reason"] = str(error)
             else:
@@ -89,14 +89,27 @@ class DepthLog:
                 row["loss"] = float(results[1]["loss"].nanmean())  # a prompt of one token has none
                 row["reason"] = "; ".join(found.note[found.ratio.isna()].dropna().unique())
                 kl = results[1]["res_kl_divs"].tolist()
-        kept = len(self._rows) - (not first and step == last)
-        self._rows[kept:], self._kl[kept:] = [row], [kl]
         if self.path:
             writable_folder(self.path.parent, ValueError)  # somebody may have removed it since
-            if first and self.path.exists():  # of an earlier training
+            if not self._rows and self.path.exists():  # of an earlier training
                 move_aside(self.path, "replaced")
+        kept = len(self._rows) - (self._rows != [] and step == last)
+        self._rows[kept:], self._kl[kept:], self._first = [row], [kl], False
+        if self.path:
             write_together({self.path: self.to_frame().to_csv(index=False).encode()})
         return row
+
+    def _resume(self, step: int) -> None:
+        """Begin with the rows that the file has before this step; with later ones, a copy of it stays."""
+        try:
+            frame = pd.read_csv(self.path, float_precision="round_trip")
+            earlier = frame[frame.step < step]
+            rows = earlier[["step", "loss", *METRICS, "largest_kl", "reason"]].fillna({"reason": ""}).to_dict("records")
+        except (OSError, ValueError, LookupError, AttributeError):  # there is none, or it is something else
+            return
+        if rows and len(rows) < len(frame):
+            move_aside(self.path, "replaced")
+        self._rows, self._kl = rows, earlier.filter(regex=r"^kl_\d+$").to_numpy().tolist()
 
     def to_frame(self) -> pd.DataFrame:
         """A DataFrame with one row per measurement.
@@ -140,7 +153,8 @@ class DepthCallback(TrainerCallback):
     - every: steps between measurements; the first and the last step are measured too
     - tokenizer: by default the Trainer's own
 
-    `callback.log` is a `DepthLog`, written to depth_log.csv in the Trainer's folder. Each measurement also adds an
+    `callback.log` is a `DepthLog`, written to depth_log.csv in the Trainer's folder. A training that is resumed from a
+    checkpoint begins with the rows of this file up to there; give the same prompts. Each measurement also adds an
     entry to `trainer.state.log_history`: `step`, `prompts_loss` and, where found, `depth_cosine`, `depth_kl` and
     `depth_overlap`.
     """
@@ -167,6 +181,8 @@ class DepthCallback(TrainerCallback):
             None,
             DepthLog(self.prompts, tokenizer, Path(args.output_dir or ".") / "depth_log.csv"),
         )
+        if state.global_step and state.is_world_process_zero:
+            self.log._resume(state.global_step)
         self._measure(state, trainer["model"])
 
     def on_step_end(

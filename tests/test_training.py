@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -131,6 +132,27 @@ def test_weights_that_are_not_finite_give_a_row_and_a_missing_depth_its_reason(t
         log.measure(model, 0)
     with pytest.raises(ValueError, match="is a folder; give the path of a .csv file"):
         dl.DepthLog(PROMPTS, char_tokenizer(), tmp_path)
+
+
+def test_the_log_of_a_training_that_is_resumed_begins_with_the_rows_before_its_checkpoint(tmp_path):
+    model, file, args = small(), tmp_path / "depth_log.csv", SimpleNamespace(output_dir=tmp_path)
+
+    def trained_at(*steps):
+        callback = dl.DepthCallback(PROMPTS, every=1, tokenizer=char_tokenizer())
+        for step in steps:
+            state = SimpleNamespace(global_step=step, is_world_process_zero=True, log_history=[])
+            (callback.on_train_begin if step == steps[0] else callback.on_step_end)(args, state, None, model=model)
+        return callback.log.to_frame()
+
+    whole = trained_at(0, 2, 4)
+    resumed = trained_at(4, 6)
+    assert resumed.step.tolist() == [0, 2, 4, 6] and (tmp_path / "depth_log.csv.replaced-1").exists()
+    pd.testing.assert_frame_equal(resumed[:3], whole)
+    pd.testing.assert_frame_equal(pd.read_csv(file), resumed)
+    assert trained_at(8).step.tolist() == [0, 2, 4, 6, 8] and not (tmp_path / "depth_log.csv.replaced-2").exists()
+    assert trained_at(0).step.tolist() == [0] and (tmp_path / "depth_log.csv.replaced-2").exists()
+    file.write_text("of something else")
+    assert trained_at(3).step.tolist() == [3] and (tmp_path / "depth_log.csv.replaced-3").exists()
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ class Removable:
       (NaN: no interval)
     - n_layers: blocks of the model
     - at_most: the allowed rise, nats per token
-    - note: why the answer is unknown, or ""
+    - note: why the answer is unknown, or which number of blocks was not tried; else ""
     """
 
     n: int
@@ -31,16 +31,18 @@ class Removable:
     note: str = ""
 
     def __repr__(self) -> str:
-        if self.note:
+        if np.isnan(self.loss.value):
             more = "Give more prompts, of the kind that the model was trained on"
             return f"It is not known which blocks can be removed: {self.note}. {more}"
         digits = 4 if self.s is None else 3  # so that a cost just above `at_most` does not look like it
         ends = "" if np.isnan(self.loss.low) else f" [{self.loss.low:.{digits}f}, {self.loss.high:.{digits}f}]"
         cost = f"{self.loss.value:.{digits}f}{ends} nats per token"
+        note = f". {self.note}" * bool(self.note)
         if self.s is None:
-            return f"No block can be removed for {self.at_most:g} nats per token: the cheapest removal costs {cost}"
+            none = "No tried number of blocks" if note else "No block"
+            return f"{none} can be removed for {self.at_most:g} nats per token: the cheapest removal costs {cost}{note}"
         which = blocks_named(self.s, self.n).capitalize()
-        return f"{which} ({self.n} of {self.n_layers}) can be removed at a cost of {cost}"
+        return f"{which} ({self.n} of {self.n_layers}) can be removed at a cost of {cost}{note}"
 
 
 def blocks_named(s: int, n: int) -> str:
@@ -62,7 +64,8 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     - at_most: nats per token
 
     Returns a Removable; its n is 0 if no removal is cheap enough, if the model predicts the prompts no better than
-    shuffled ones, or if only one prompt has a loss.
+    shuffled ones, or if only one prompt has a loss. Its note says so if the result lacks one block more:
+    `block_removal` tries all numbers of blocks only with sizes="all".
 
     Raises ValueError for any other result.
     Cost: no forward pass.
@@ -90,4 +93,6 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
         half = half_width((of_prompts.sum() - of_prompts) / (len(of_prompts) - 1))
     loss = Estimate(float(value), float(value - half), float(value + half))
     n = int(sizes[row]) if affordable.size else 0
-    return Removable(n, s if n else None, n_layers, loss, at_most)
+    if min(sizes[sizes > n], default=n_layers) > n + 1:
+        note = f'Removing {n + 1} was not tried: dl.block_removal(llm, prompts, sizes="all") tries every number'
+    return Removable(n, s if n else None, n_layers, loss, at_most, note)

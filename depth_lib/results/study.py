@@ -166,7 +166,8 @@ def load_results(
     Returns a DataFrame:
 
     - model, dataset, probe, layer, key: where the value comes from
-    - column: the second index of a map (affected layer, or token); NA for curves
+    - column: the second index of a map (affected layer, or token); NA for curves. For `block_orders` and
+      `block_accuracy` the number of the order, and layer is NA
     - value: float64
 
     Values per prompt and token ids are left out. For an erasure, layer 0 is the embeddings.
@@ -189,6 +190,10 @@ def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
     for key, shape in SCHEMAS[probe].shapes.items():
         several = {"K": "levels", "N": "removal_sizes"}.get(shape[0])  # what the values of the first axis are
         of_layers = shape[2:] if several else shape
+        if shape == "K" and key in result and key != several:  # of orders, or of blocks in turn
+            values = result[key].double().numpy()
+            at = {"layer": pd.array([pd.NA] * len(values), "Int64"), "column": range(len(values))}
+            frames.append(pd.DataFrame(at | {"key": key, "value": values}))
         if key not in result or not of_layers.startswith("L") or len(of_layers.split()) > 2:
             continue
         by_name = {key: result[key]}

@@ -62,6 +62,27 @@ def test_few_prompts_have_no_interval_and_where_nothing_is_cheap_enough_nothing_
         dl.removable({"x": 1})
 
 
+@pytest.mark.parametrize("sizes, n, next_one", [((1, 2), 2, 3), ((1, 3), 1, 2), ((2, 3), 0, 1), ((2,), 0, 1)])
+def test_the_number_of_blocks_that_was_not_tried_is_named(sizes, n, next_one):
+    by_prompt = np.full((6, len(sizes), 8), 9.0)
+    by_prompt[:, [size <= n for size in sizes]] = 0.1
+    found = dl.removable(result_of(by_prompt, sizes), at_most=0.5)
+    assert (
+        found.n == n and found.note.startswith(f"Removing {next_one} was not tried: ") and 'sizes="all"' in str(found)
+    )
+    assert str(found).startswith(
+        "Blocks 0 and 1 (2" if n == 2 else "Block 0 (1" if n else "No tried number of blocks can"
+    )
+
+
+@pytest.mark.parametrize("sizes, n", [((1, 2, 3), 2), ((1, 2, 4), 0), (range(1, 8), 7)])
+def test_nothing_is_said_where_one_block_more_was_tried_or_none_would_be_left(sizes, n):
+    by_prompt = np.full((6, len(sizes), 8), 9.0)
+    by_prompt[:, [size <= n for size in sizes]] = 0.1
+    found = dl.removable(result_of(by_prompt, sizes), at_most=0.5)
+    assert (found.n, found.note) == (n, "") and "not tried" not in str(found)
+
+
 def test_what_is_chosen_and_measured_on_the_same_prompt_is_not_known():
     of_one_token = np.full((2, 3, 8), np.nan)
     for n in (0, 1):

@@ -139,6 +139,34 @@ def test_it_is_saved_under_its_artifacts_name_and_read_back_as_one(lens, tmp_pat
     assert tidy.value.tolist() == lens.to_frame().value.tolist()
 
 
+def test_a_call_that_was_changed_is_saved_beside_the_default_one_as_a_run_names_it(tmp_path):
+    calls = [{}, {"at": "last"}, {"generate": 3}, {"answers": ["1", "2"]}, {"answers": ["1", "3"]}, {"budget": 9}]
+    calls += [{"lens": {"A": "float32 [4, 8, 8] 0123"}}, {"lens": {"A": "float32 [4, 8, 8] 4567"}}]
+    values = result_of("logit_lens", 4)
+    saved = [
+        Result("logit_lens", values | {"meta": {"settings": call}}).save(tmp_path / "gsm8k" / "toy-4l")
+        for call in calls
+    ]
+    names = [path.name for path in saved]
+    assert len({*names}) == len(calls) - 1 and names[0] == names[5] and names[1] == names[0][:-3] + "@at=last.pt"
+    run = Run({"MODEL": "toy-4l", "N_EXAMPLES": len(values["n_tokens"]), "OUT": str(tmp_path)})
+    assert [run.path("logit_lens", **call).name for call in calls[:5]] == names[:5]
+    assert {*Study(tmp_path)} == {
+        ("gsm8k", "toy-4l", "logit_lens" + name.partition(".pt")[0][len(names[0]) - 3 :]) for name in names
+    }
+    assert dl.load_artifact(saved[1]).save(tmp_path / "again").name == names[1]
+
+
+def test_the_name_of_a_result_about_another_question_has_it_and_that_of_a_joined_mode_has_none(tmp_path):
+    question = {"question": "1 + 2 = ", "answer": "3"}
+    erasure = Result("residual_erasure", result_of("residual_erasure", 4) | {"meta": {"settings": question}})
+    run = Run({"MODEL": "toy-4l", "QUESTION": "1 + 2 = ", "ANSWER": "3", "N_EXAMPLES": 1, "OUT": str(tmp_path)})
+    assert erasure.save(tmp_path).name == run.path("residual_erasure").name != "logit_erasure_1exps.pt"
+    for probe, settings in (("layer_effects", {"mode": "all"}), ("mlp_effects", {"part": "mlp"})):
+        result = Result(probe, result_of(probe, 4) | {"meta": {"settings": settings}})
+        assert "@" not in result.save(tmp_path).name
+
+
 def test_it_tells_its_depths_and_draws_the_kind_that_is_asked_for(lens):
     lens = type(lens)("logit_lens", result_of("logit_lens", 8))
     assert lens.depths().equals(dl.effective_depths(lens))

@@ -3,6 +3,7 @@
 import pytest
 
 import depth_lib as dl
+from depth_lib.results.result import Result
 from depth_lib.results.schemas import MissingArtifact
 from depth_lib.results.study import Study
 from tests.synthetic import artifact_path, write_run
@@ -26,6 +27,17 @@ def test_load_results_is_tidy_and_holds_every_value_once(tmp_path):
     assert grid.to_numpy().tolist() == effects["max_future_layer"].tolist()
     assert set(mine[mine.key == "erasure_effect"].layer) == set(range(9))
     assert not tidy.key.str.contains("sums|prompt|n_tokens").any()
+
+
+def test_numbers_of_orders_have_the_orders_number_as_their_column(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-8l", 8, ["logit_lens", "block_orders", "block_accuracy"], n_examples=4)
+    tidy = dl.load_results(tmp_path)
+    for probe, key in (("block_orders", "order_loss"), ("block_accuracy", "accuracy")):
+        result = dl.load_artifact(artifact_path(tmp_path, "gsm8k", "toy-8l", probe, 4))
+        mine = tidy[tidy.key == key]
+        assert mine.value.tolist() == result[key].tolist() and mine.layer.isna().all()
+        assert mine.column.tolist() == [*range(len(result[key]))]
+        assert Result(probe, result).to_frame().query(f"key == '{key}'").value.tolist() == mine.value.tolist()
 
 
 def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp_path):
