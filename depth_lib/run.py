@@ -83,8 +83,8 @@ def resolved(given: Mapping) -> Params:
     params = Params(**{name: _absolute(name, value) for name, value in values.items() if name in Params.model_fields})
     if problem := not_among(ARTIFACTS, "PROBES", *params.PROBES):
         raise ParamsError(problem)
-    if params.LENS and not Path(params.LENS).is_file():
-        raise ParamsError(f"LENS is {params.LENS}, and there is no such file; check the path")
+    if params.LENS and not (params.LENS.endswith(".pt") and Path(params.LENS).is_file()):
+        raise ParamsError(f"LENS is {params.LENS}, and there is no such .pt file; check the path")
     if params.SOURCE not in NAMED_SOURCES and not Path(params.SOURCE).is_file():
         raise ParamsError(
             f"SOURCE is {params.SOURCE}, and there is no such file; give hub, embedded, sample, or a file"

@@ -310,7 +310,8 @@ def test_a_remote_run_without_a_key_is_refused_before_anything_runs(tmp_path, mo
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("gsm8k --lens short.txt", "short.txt/config.json does not exist; give a lens's .pt file or folder"),
+        ("gsm8k --lens short.txt", "LENS is .*short.txt, and there is no such .pt file"),
+        ("gsm8k --lens text.pt", "text.pt is not a lens for all layers: it is damaged"),
         ("gsm8k --chat", "toy-4l has no chat template; give plain prompts"),
         ("mine --source short.txt --probes layer_effects", "no prompt has the 13 tokens that future mode needs"),
     ],
@@ -321,7 +322,8 @@ def test_what_no_probe_can_do_is_refused_before_weights_are_loaded_or_a_notebook
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("depth_lib.models.load._load_weights", None)
     monkeypatch.setattr("depth_lib.sweep.cli.execute", None)
-    Path("short.txt").write_text("5 + 7 = 12\n")
+    for name in ("short.txt", "text.pt"):
+        Path(name).write_text("5 + 7 = 12\n")
     words = ["toy-4l", *asked.split()]
     with pytest.raises(SystemExit, match=said):
         main(["run", *words])
