@@ -135,8 +135,8 @@ class DepthLog:
             raise ValueError("nothing was measured yet: log.measure(model, step).")
         figure = plt.figure(figsize=(5, 4.5), layout="constrained")
         above, below = figure.subplots(2, sharex=True)
-        for name, colour in zip(METRICS, COLOURS, strict=False):
-            above.plot(frame.step, frame[name], ".-", color=colour, label=name)
+        for name, colour, style in zip(METRICS, COLOURS, ("o-", "s--", "x:"), strict=False):  # seen where they coincide
+            above.plot(frame.step, frame[name], style, color=colour, label=name, markerfacecolor="none")
         above.set(ylabel="Ratio (ED + 1) / L", ylim=(0, 1), title="Effective depth over training (gaps: no depth)")
         above.legend()
         kl = frame.filter(regex=r"^kl_\d+$")

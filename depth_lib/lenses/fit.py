@@ -48,7 +48,7 @@ def fit_lens(
     out the first 16 tokens and the last. "ridge": A_l, b_l minimise Σ ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l −
     1‖² over all tokens but the first. λ is chosen on every tenth text.
 
-    - llm: from `load_model`, in float32
+    - llm: from `load_model`, best in float32: half precision rounds the lens, and is slower on most CPUs
     - texts: list of strings; the first 128 tokens of each are used, and texts under 18 tokens (ridge: 2) are left
       out
     - kind: "jacobian" or "ridge"
