@@ -91,7 +91,7 @@ def checked_choices(choices: Any) -> list[Choice]:
             )
         if len(endings) < 2:
             raise ValueError(
-                f"choice {k} has only one ending, {endings[0]!r}, which is always picked; give two or more."
+                f"choice {k} has only one ending, {[*endings][0]!r}, which is always picked; give two or more."
             )
         if not all(isinstance(text, str) for text in (context, *endings)):
             raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give a string as context and as each ending.")
