@@ -63,9 +63,9 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     - result: from `block_removal`, of whole blocks
     - at_most: nats per token
 
-    Returns a Removable; its n is 0 if no removal is cheap enough, if the model predicts the prompts no better than
-    shuffled ones, or if only one prompt has a loss. Its note says so if the result lacks one block more:
-    `block_removal` tries all numbers of blocks only with sizes="all".
+    Returns a Removable. Its n is 0 if no removal is cheap enough, if the model predicts the prompts no better than
+    shuffled ones, or if only one prompt has a loss. Its note says if n + 1 blocks were not tried: for limits other
+    than 0.05, give block_removal sizes="all".
 
     Raises ValueError for any other result.
     Cost: no forward pass.

@@ -49,7 +49,7 @@ def weights_of(model_id: str, revision: str | None) -> dict:
     if "/" not in model_id:
         raise ParamsError(f"MODEL_ID is {model_id}, which is neither a folder nor a Hub id (owner/name); correct it")
     commit = cached_commit(model_id, revision)
-    return {"model_id": model_id, "revision": revision} | ({"commit": commit} if commit else {})
+    return {"model_id": model_id, "revision": revision, "weights": None} | ({"commit": commit} if commit else {})
 
 
 def fingerprint(checkpoint: Path) -> str:

