@@ -94,10 +94,10 @@ def measure_layer_effects(llm, arch, prompts, mode, part, budget):
     """
     results = []
     for ids, positions in prompts:
-        without = None if part == "layer" else _without(llm, arch, ids, part)
+        after, without = (None, None) if part == "layer" else _without(llm, arch, ids, part)
         with torch.no_grad():
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
-                stream = Stream(llm, arch, ids, budget)
+                stream = Stream(llm, arch, ids, budget, after)
                 effects, distance, kl = _of_prompt(stream, positions, mode, without)
                 # the largest changes when h_0 moves by one rounding unit
                 floors = rounding_floor(stream, updates=True)
@@ -135,7 +135,7 @@ def _of_prompt(stream, positions, mode, without):
 
 
 def _without(llm, arch, ids, part):
-    """The output of each block of a clean run if a part of it ("attention" or "mlp") adds nothing: L tensors [T, d]."""
+    """What leaves each block of a clean run, and what does if a part of it adds nothing: twice L tensors [T, d]."""
     left = []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids, batch=2), use_cache=False):
@@ -144,6 +144,6 @@ def _without(llm, arch, ids, part):
                 enter(llm, arch, l, h)
                 silence(block, arch, h.shape, part, [(1, slice(None))])
                 after = leaving(block)
-                left.append(after[1].clone())
+                left.append(after.clone().unbind())
             skip_head(llm, arch, after)
-    return left
+    return zip(*left, strict=True)

@@ -210,26 +210,28 @@ def distances(logits, all_measures=True):
     of_model = y, log_y, log_y.topk(min(5, log_y.shape[-1])).indices
     of_layers = logits[:, :-1].split(max(1, logits_in_cache(logits) // logits[:, 0].numel()), dim=1)
     found = torch.cat([_between(distribution(few), of_model, all_measures) for few in of_layers], dim=2)
+    kl, entropy, jsd, *ranks = found
+    rank, overlap = ranks[0], (torch.stack(ranks) <= 5).float().mean(0)
     if not all_measures:
-        return found
-    settled = found[KEYS.index("res_jsd")].cummin(1).values <= 0.5  # at this block or an earlier one
-    return torch.cat([found, settled[None].float()])
+        return torch.stack([kl, overlap])
+    settled = jsd.cummin(1).values <= 0.5  # at this block or an earlier one
+    found = [kl, overlap, rank <= 1, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
+    return torch.stack([distance.float() for distance in found])
 
 
 def _between(of_lens, of_model, all_measures):
-    """The distances of KEYS but the last [9 or 2, n, k] of the distributions of k layers, (p, log p) [n, k, V], from
-    the model's: (y, log y) [n, 1, V] and its top five tokens [n, 1, 5]. No p or y is 0. log p is overwritten, as
-    few copies fit the cache."""
+    """KL, entropy, JSD (both 0 without all measures) and the ranks of the model's top five tokens [3 + 5, n, k].
+
+    Of the distributions of k layers, (p, log p) [n, k, V], compared with the model's, (y, log y) [n, 1, V], and its top
+    five [n, 1, 5]. No p or y is 0. log p is overwritten, as few copies fit the cache.
+    """
     (p, log_p), (y, log_y, five) = of_lens, of_model
-    five = five.expand(-1, log_p.shape[1], -1)
-    of_five = log_p.gather(2, five)
     kl = (log_p - log_y).mul_(p).sum(-1)
-    overlap = (of_five >= log_p.topk(five.shape[-1]).values[..., -1:]).float().mean(-1)
-    if not all_measures:
-        return torch.stack([kl, overlap])
-    rank = 1 + torch.gt(log_p, of_five[..., :1], out=torch.empty_like(log_p)).sum(-1)  # sums of bools are slow
-    entropy, log_mean = -(p * log_p).sum(-1), (p + y).div_(2).log_()
-    to_mean = log_p.sub_(log_mean).mul_(p).sum(-1) + torch.sub(log_y, log_mean, out=log_mean).mul_(y).sum(-1)
-    jsd = to_mean / (2 * math.log(2))
-    found = [kl, overlap, rank <= 1, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd]
-    return torch.stack([distance.float() for distance in found])
+    of_five, above = log_p.gather(2, five.expand(-1, log_p.shape[1], -1)), torch.empty_like(log_p)
+    n_above = [torch.gt(log_p, x, out=above).sum(-1) for x in of_five.split(1, dim=-1)]  # sums of bools are slow
+    entropy = jsd = torch.zeros_like(kl)
+    if all_measures:
+        entropy, log_mean = -(p * log_p).sum(-1), (p + y).div_(2).log_()
+        to_mean = log_p.sub_(log_mean).mul_(p).sum(-1) + torch.sub(log_y, log_mean, out=log_mean).mul_(y).sum(-1)
+        jsd = to_mean / (2 * math.log(2))
+    return torch.stack([kl, entropy, jsd, *(1 + n for n in n_above)])

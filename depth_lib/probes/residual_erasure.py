@@ -104,7 +104,13 @@ def erase(llm, arch, ids, erased, layers, baseline_prompts, budget, tick):
         h[k * len(h) // 8] = u[0].to(h)
 
     # all layers of one case together: rows that are compared at the same positions share a product with the unembedding
-    cases = [(name, k, *case) for name in erased for case in erased[name] for k in range(len(at))]
+    cases = [
+        (name, k, tokens, t, read)
+        for name in erased
+        for tokens, t, read in erased[name]
+        for k in range(len(at))
+        if at[k] < arch.n_layers or read[0] < tokens.stop  # h_L of a token is read at this token alone
+    ]
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             stream = Stream(llm, arch, ids, budget)

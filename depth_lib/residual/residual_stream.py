@@ -59,9 +59,13 @@ def start_at(llm, arch, l, h):
     if l == 0:
         return enter(llm, arch, l, h)
     for before in range(l):
-        rows = (h if before == l - 1 else h[:1, :1].clone()).unflatten(-1, arch.streams)
-        alone = arch.n_other_outputs is None
-        llm.blocks[before].skip(rows if alone else (rows, *[None] * arch.n_other_outputs))
+        skip(llm, arch, before, h if before == l - 1 else h[:1, :1].clone())
+
+
+def skip(llm, arch, l, h):
+    """Let h [B, T, d] leave block l, which does not run."""
+    rows = h.unflatten(-1, arch.streams)
+    llm.blocks[l].skip(rows if arch.n_other_outputs is None else (rows, *[None] * arch.n_other_outputs))
 
 
 def final_residual(llm, arch):

@@ -21,6 +21,7 @@ from .residual_stream import (
     leaving,
     read_block,
     sent_once,
+    skip,
     skip_head,
 )
 
@@ -52,19 +53,22 @@ def read_blocks(tracer, llm, arch):
 class Stream:
     """h_0..h_L of a prompt of token ids, and its blocks; made inside a trace, before anything is read.
 
-    budget: tokens in one call of a block, or None. Raises ValueError for a model whose blocks pass on more.
+    budget: tokens in one call of a block, or None. after: h_1..h_L [T, d] if they are known; no block then runs for
+    them. Raises ValueError for a model whose blocks pass on more.
     """
 
-    def __init__(self, llm, arch, ids, budget=None):
+    def __init__(self, llm, arch, ids, budget=None, after=None):
         if not arch.can_skip_blocks:
             raise ValueError(READS_MORE)
         self.llm, self.arch, self.ids = llm, arch, ids
         self.h, self.calls = [], []
-        for block in llm.blocks:
+        for l, block in enumerate(llm.blocks):
             positional, named = block.inputs
             h = positional[0] if positional else named["hidden_states"]
             self.h.append(h.flatten(2)[0].clone())  # a copy, as some families add in place
             self.calls.append((positional[1:], {key: x for key, x in named.items() if key != "hidden_states"}))
+            if after:
+                skip(llm, arch, l, after[l][None])
         final = final_residual(llm, arch).clone()
         self.h.append(final[0])
         skip_head(llm, arch, final)
