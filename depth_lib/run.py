@@ -175,7 +175,7 @@ class Run:
     def __init__(self, cell: Mapping, prompts: Sequence[str] | None = None):
         if not isinstance(cell, Mapping):
             raise ParamsError(f'a {type(cell).__name__} has no parameters; give a dict: dl.Run({{"MODEL": "toy-8l"}})')
-        _refuse_others([str(name) for name in cell], is_module="__name__" in cell)
+        _refuse_others([str(name) for name in cell], is_module=any(str(name).startswith("__") for name in cell))
         self.params = params = resolved(cell)
         self.out = in_project(params.OUT)
         self.remote = params.REMOTE
