@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from nnsight import TransformersModel
@@ -100,7 +101,7 @@ def paper(
         return _of_folder(figure, kind, which, datasets, folder)
     if figure in HU:
         raise ValueError(f'{figure} has a panel per model; give a folder of results: dl.paper("{figure}", "outputs").')
-    result = _measured(kind, which, of, prompts) if isinstance(of, TransformersModel) else of
+    result: Any = _measured(kind, which, of, prompts) if isinstance(of, TransformersModel) else of
     kind, which = _that_they_have(kind, which, [result])
     return figure_of(kind, result, _title(figure, kind, which, datasets))
 

@@ -409,7 +409,7 @@ class Run:
         from .models.unroll import unroll
 
         params, source = self.params, self._weights
-        how = {"revision": params.REVISION}
+        how: dict[str, Any] = {"revision": params.REVISION}
         if not self.on_server:  # it chooses these itself
             quantization = None if params.QUANTIZATION == "none" else params.QUANTIZATION
             how |= {"dtype": params.DTYPE, "quantization": quantization, "device_map": params.DEVICE_MAP}

@@ -99,16 +99,16 @@ class DepthLog:
             write_together({self.path: self.to_frame().to_csv(index=False).encode()})
         return row
 
-    def _resume(self, step: int) -> None:
+    def _resume(self, path: Path, step: int) -> None:
         """Begin with the rows that the file has before this step; with later ones, a copy of it stays."""
         try:
-            frame = pd.read_csv(self.path, float_precision="round_trip")
+            frame = pd.read_csv(path, float_precision="round_trip")
             earlier = frame[frame.step < step]
             rows = earlier[["step", "loss", *METRICS, "largest_kl", "reason"]].fillna({"reason": ""}).to_dict("records")
         except (OSError, ValueError, LookupError, AttributeError):  # there is none, or it is something else
             return
         if rows and len(rows) < len(frame):
-            move_aside(self.path, "replaced")
+            move_aside(path, "replaced")
         self._rows, self._kl = rows, earlier.filter(regex=r"^kl_\d+$").to_numpy().tolist()
 
     def to_frame(self) -> pd.DataFrame:
@@ -177,12 +177,10 @@ class DepthCallback(TrainerCallback):
         tokenizer = self.tokenizer or trainer.get("processing_class")
         if tokenizer is None:
             raise ValueError("DepthCallback needs a tokenizer: give it one, or the Trainer processing_class=tokenizer.")
-        self._measured, self.log = (
-            None,
-            DepthLog(self.prompts, tokenizer, Path(args.output_dir or ".") / "depth_log.csv"),
-        )
+        path = Path(args.output_dir or ".") / "depth_log.csv"
+        self._measured, self.log = None, DepthLog(self.prompts, tokenizer, path)
         if state.global_step and state.is_world_process_zero:
-            self.log._resume(state.global_step)
+            self.log._resume(path, state.global_step)
         self._measure(state, trainer["model"])
 
     def on_step_end(

@@ -75,5 +75,5 @@ def slope(groups: Mapping[int, np.ndarray], scores: pd.DataFrame) -> Estimate:
         return Estimate(value, np.nan, np.nan)
     affected = [group[group.any(1)] for group in groups.values()]
     errors = [standard_error(depth_score(group.sum(0) - group)) for group in affected]
-    half = student(sum(map(len, affected)) - len(affected)) * np.linalg.norm(weights * errors)
+    half = student(sum(map(len, affected)) - len(affected)) * float(np.linalg.norm(weights * errors))
     return Estimate(value, value - half, value + half)
