@@ -74,7 +74,7 @@ def deep_thinking_ratio(
 def mean_with_interval(values: pd.Series) -> tuple[float, float, float]:
     """The mean of shares and the ends of its interval; NaN ends for a single value."""
     n, mean = len(values), float(values.mean())
-    half = student(n - 1) * float(values.std()) / math.sqrt(n) if n > 1 else math.nan
+    half = student(n - 1) * float(values.to_numpy().std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
     return mean, max(mean - half, 0.0), min(mean + half, 1.0)  # NaN stays
 
 
