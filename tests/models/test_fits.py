@@ -29,7 +29,7 @@ def test_a_run_refuses_a_huge_model_before_a_weight_is_read(huge, tmp_path, monk
     with pytest.raises(DoesNotFit, match=r"huge needs 107.4 GB for its weights in float32, and .* GB are free; use "):
         Run(cell).result("logit_lens")
     monkeypatch.setattr(load, "load_model", lambda *_, **__: "loaded")
-    assert Run(cell | {"REMOTE": "http://127.0.0.1:1"}).llm == "loaded"
+    assert Run(cell | {"MODEL_ID": "owner/huge", "REMOTE": "http://127.0.0.1:1"}).llm == "loaded"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_hub_model_is_read_from_the_cache_at_the_revision_that_is_asked_for(ca
 def test_a_remote_model_needs_no_weights_and_holds_none(cache):
     for commit in (FIRST, SECOND):
         (cache / commit / "model.safetensors").unlink()
-    llm = dl.load_model(HUB_ID, remote=True, revision="v2", dtype="float16")
+    llm = dl.load_model(HUB_ID, remote=True, revision="v2")
     assert all(weight.is_meta for weight in [*llm._module.parameters(), *llm._module.buffers()])
     assert not llm.dispatched and llm.revision == "v2" and llm.repo_id == HUB_ID
     assert len(llm.blocks) == 4 and len(llm.tokenizer("ab")["input_ids"]) == 2
