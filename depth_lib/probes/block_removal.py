@@ -19,8 +19,8 @@ from ..data.tokens import long_enough, tokenize
 from ..models.check import arch_to_change
 from ..residual.budget import compares_in_batch, tokens_in_pass
 from ..residual.distributions import output_change
-from ..residual.residual_stream import final_residual, inputs, silence, skip_head, start_at
-from ..residual.stream import Stream, read_residuals
+from ..residual.residual_stream import final_residual, inputs, silence, skip_head
+from ..residual.stream import Row, Stream, output_changes, residuals, without_part
 from ..results.means import one_token_loss_to_nan, over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -75,24 +75,25 @@ def block_removal(
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
     Cost: two forward passes per prompt, and up to L / 2 more for each n; "refined" adds as many for each
-    further n. For a part: two, and about 1.5 L more.
+    further n. For a part: four, and about 1.5 L more.
     """
     arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
     long_enough(ids, 2, "a loss")
     n_layers, refined = arch.n_layers, isinstance(sizes, str) and sizes == "refined"
 
-    def measure(removed):
-        found = run(measure_block_removal, llm, arch, ids, removed, part, budget, remote=remote, over="prompts")
+    def measure(*removed):
+        probe = measure_block_removal if part == "layer" else measure_part_removal
+        found = run(probe, llm, arch, ids, *removed, budget, remote=remote, over="prompts")
         one_token_loss_to_nan(found, ids)
         return {f"removal_{key}": found.pop(key) for key in ("loss", "kl", "top1")} | found
 
     if part != "layer":
         if not refined:
             raise ValueError(f"sizes= applies only to whole blocks; with part={part!r}, leave sizes= out.")
-        single = measure([[l] for l in range(n_layers)])["removal_loss"].nanmean(0)
-        order = single.argsort(stable=True).tolist()
-        found = measure([order[:k] for k in range(1, n_layers + 1)])
-        by_prompt = {key: value for key, value in found.items() if key.startswith("removal_")}
+        single = measure(part, None)
+        order = single["removal_loss"].nanmean(0).argsort(stable=True).tolist()
+        several = measure(part, order)
+        by_prompt = {key: torch.cat([single[key][:, order[:1]], several[key]], dim=1) for key in single}
         found = over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
         return Result(f"{part}_removal", found)  # without llm: its axis is not the layers
     tried = sizes_of(sizes, n_layers)
@@ -133,77 +134,84 @@ def _between(loss_by_prompt, tried, n_layers):
     return (most + above) // 2 if above - most > 1 else 0
 
 
-def measure_block_removal(llm, arch, prompts, removed, part, budget):
-    """Remove some blocks, or their attention or MLP (`part`), and measure the change of the output at all tokens.
+def measure_block_removal(llm, arch, prompts, removed, budget):
+    """Remove some consecutive blocks, and measure the change of the output at all tokens.
 
-    prompts: token ids, one list per prompt. removed: R lists of blocks, whole ones consecutive. budget: tokens per
-    pass.
+    prompts: token ids, one list per prompt. removed: R lists of blocks. budget: tokens per call of a block, or None.
 
     - loss [P, R]: mean over the predicting tokens
     - kl, top1 [P, R]: means over all tokens
     - angular [P, L + 1, L + 1]: arccos(cos(h_l, h_k)) / π of the last token
     - influence [P, L]: mean of 1 − cos(h_l, h_{l+1})
     """
-    results = [_of_prompt(llm, arch, ids, removed, part, budget) for ids in prompts]
+    results = [_of_prompt(llm, arch, ids, removed, budget) for ids in prompts]
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}
 
 
-def _of_prompt(llm, arch, ids, removed, part, budget):
+def _of_prompt(llm, arch, ids, removed, budget):
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
-            if part == "layer":
-                stream = Stream(llm, arch, ids, budget)
-                h = stream.h
-                damage = order_damage(stream, [[l for l in range(arch.n_layers) if l not in gone] for gone in removed])
-            else:
-                h = read_residuals(llm, arch)
+            stream = Stream(llm, arch, ids, budget)
+            h = stream.h
+            damage = order_damage(stream, [[l for l in range(arch.n_layers) if l not in gone] for gone in removed])
             last = torch.stack([x[-1].cpu().double() for x in h])
             cosines = [
                 torch.cosine_similarity(x.float(), y.to(x).float(), dim=-1).mean().cpu()
                 for x, y in zip(h, h[1:], strict=False)
             ]
-    if part != "layer":
-        damage = torch.zeros(4, len(removed), len(ids), dtype=torch.float32)
-        n_clean = int(compares_in_batch(llm, h[0]))
-        for some in _passes(removed, (budget or tokens_in_pass(llm, arch, h[0])) // len(ids) - n_clean):
-            damage[:, some] = _without_parts(llm, arch, ids, h, [removed[k] for k in some], part, n_clean)
     return damage_of_prompt(damage) | {
         "angular": (torch.cosine_similarity(last, last[:, None], dim=-1).clamp(-1, 1).arccos() / torch.pi).float(),
         "influence": 1 - torch.stack(cosines),
     }
 
 
-def _passes(removed, n_rows):
-    """The numbers of the removals that share a pass, at most n_rows each; a pass begins at their first block.
+def measure_part_removal(llm, arch, prompts, part, order, budget):
+    """Let a part ("attention" or "mlp") of some blocks add nothing, and measure the change of the output at all tokens.
 
-    If a pass has four rows, a removal whose first block is at least four blocks later begins a new one: the blocks
-    that it saves cost more than a pass of its own.
+    prompts, budget: as for `measure_block_removal`. order: None for each block alone; or the order in which blocks lose
+    the part, for the first 2..L of them together.
+
+    Returns loss, kl and top1 [P, L], or [P, L − 1] of an order.
     """
-    passes = []
-    for k in sorted(range(len(removed)), key=lambda k: min(removed[k])):
-        late = passes and len(passes[-1]) >= 4 and min(removed[k]) >= 4 + min(removed[passes[-1][0]])
-        if not passes or late or len(passes[-1]) >= n_rows:
-            passes.append([])
-        passes[-1].append(k)
-    return passes
+    if order is None:
+        damage = [_without_each(llm, arch, ids, part, budget) for ids in prompts]
+    else:
+        damage = [_without_first(llm, arch, ids, part, order, budget) for ids in prompts]
+    results = [damage_of_prompt(of_prompt) for of_prompt in damage]
+    return {key: torch.stack([result[key] for result in results]) for key in results[0]}
 
 
-def _without_parts(llm, arch, ids, h, removed, part, n_clean):
-    """The four numbers of `damage` [4, R, T] if this part of each of these blocks adds nothing.
+def _without_each(llm, arch, ids, part, budget):
+    """The four numbers of `damage` [4, L, T] if the part of one block adds nothing."""
+    after, without = without_part(llm, arch, ids, part)
 
-    h: h_0..h_L, clean. n_clean: 1 if a clean row of the same batch stands in for h_L, else 0.
-    """
-    first, n_rows = min(min(gone) for gone in removed), n_clean + len(removed)
+    def row(l):
+        return Row(l + 1, range(l + 1, arch.n_layers), range(len(ids)), lambda h, before: h.copy_(without[l]))
+
     with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids, batch=n_rows), use_cache=False):
-            rows = h[first].repeat(n_rows, 1, 1)
-            start_at(llm, arch, first, rows)  # earlier blocks are skipped
-            for l in range(first, arch.n_layers):
-                without = [(k, slice(None)) for k, gone in enumerate(removed, n_clean) if l in gone]
-                if without:
-                    silence(llm.blocks[l], arch, rows.shape, part, without)
-            final = final_residual(llm, arch)
-            finals = final if n_clean else torch.cat([h[-1][None].to(final.device), final])
-            damage = output_change(llm, arch, finals, [*ids[1:], -1]).cpu()
-            skip_head(llm, arch, final)
-    return damage
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
+            stream = Stream(llm, arch, ids, budget, after)
+            damage = output_changes(stream, [row(l) for l in range(arch.n_layers)], damage=True)
+    return torch.stack(damage, dim=1)
+
+
+def _without_first(llm, arch, ids, part, order, budget):
+    """The four numbers of `damage` [4, L − 1, T] if the part of the first 2..L blocks of `order` adds nothing."""
+    h, removed = residuals(llm, arch, ids), [order[:k] for k in range(2, arch.n_layers + 1)]
+    n_clean = int(compares_in_batch(llm, h[0]))
+    n_rows = max(1, (budget or tokens_in_pass(llm, arch, h[0])) // len(ids) - n_clean)
+    damage = [torch.zeros(4, 0, len(ids), dtype=torch.float32)]  # all that a model of one block has
+    for start in range(0, len(removed), n_rows):
+        some = removed[start : start + n_rows]
+        shape = (n_clean + len(some), *h[0].shape)
+        with torch.no_grad():
+            with llm.trace(inputs(llm, arch, ids, batch=shape[0]), use_cache=False):
+                for l, block in enumerate(llm.blocks):
+                    without = [(row, slice(None)) for row, gone in enumerate(some, n_clean) if l in gone]
+                    if without:
+                        silence(block, arch, shape, part, without)
+                final = final_residual(llm, arch)
+                finals = final if n_clean else torch.cat([h[-1][None].to(final.device), final])
+                damage.append(output_change(llm, arch, finals, [*ids[1:], -1]).cpu())
+                skip_head(llm, arch, final)
+    return torch.cat(damage, dim=1)

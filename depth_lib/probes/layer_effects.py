@@ -17,9 +17,9 @@ from nnsight import TransformersModel
 
 from ..data.tokens import skips_of
 from ..models.check import arch_to_change
-from ..residual.residual_stream import enter, entering, inputs, leaving, silence, skip_head
+from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
-from ..residual.stream import Row, Stream, output_changes
+from ..residual.stream import Row, Stream, output_changes, without_part
 from ..results.means import over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -94,7 +94,7 @@ def measure_layer_effects(llm, arch, prompts, mode, part, budget):
     """
     results = []
     for ids, positions in prompts:
-        after, without = (None, None) if part == "layer" else _without(llm, arch, ids, part)
+        after, without = (None, None) if part == "layer" else without_part(llm, arch, ids, part)
         with torch.no_grad():
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 stream = Stream(llm, arch, ids, budget, after)
@@ -132,18 +132,3 @@ def _of_prompt(stream, positions, mode, without):
         distance[s] = distance[s].maximum(change[0].max())
         kl[s] += change[1].sum() / sum(n_tokens - t if mode == "future" else n_tokens for t in positions)
     return effects.cpu(), distance, kl
-
-
-def _without(llm, arch, ids, part):
-    """What leaves each block of a clean run, and what does if a part of it adds nothing: twice L tensors [T, d]."""
-    left = []
-    with torch.no_grad():
-        with llm.trace(inputs(llm, arch, ids, batch=2), use_cache=False):
-            for l, block in enumerate(llm.blocks):
-                h = entering(block)[:1].repeat(2, 1, 1)  # row 0: clean; row 1: without the part in this block alone
-                enter(llm, arch, l, h)
-                silence(block, arch, h.shape, part, [(1, slice(None))])
-                after = leaving(block)
-                left.append(after.clone().unbind())
-            skip_head(llm, arch, after)
-    return zip(*left, strict=True)

@@ -14,6 +14,7 @@ from .budget import compares_in_batch, tokens_in_pass
 from .distributions import output_change
 from .residual_stream import (
     READS_MORE,
+    enter,
     entering,
     final_residual,
     hidden_states,
@@ -21,6 +22,7 @@ from .residual_stream import (
     leaving,
     read_block,
     sent_once,
+    silence,
     skip,
     skip_head,
 )
@@ -196,3 +198,19 @@ def residuals(llm, arch, ids):
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h = read_residuals(llm, arch)
     return h
+
+
+def without_part(llm, arch, ids, part):
+    """The outputs of each block of a clean run, and those without what a part of it adds: twice L tensors [T, d]."""
+    left = []
+    with torch.no_grad():
+        with llm.trace(inputs(llm, arch, ids, batch=2), use_cache=False):
+            h = entering(llm.blocks[0])
+            for l, block in enumerate(llm.blocks):
+                h = h[:1].repeat(2, 1, 1)  # row 0: clean; row 1: without the part in this block alone
+                enter(llm, arch, l, h)
+                silence(block, arch, h.shape, part, [(1, slice(None))])
+                h = leaving(block)
+                left.append(h.clone().unbind())  # a copy, as some families add in place
+            skip_head(llm, arch, h)
+    return zip(*left, strict=True)
