@@ -25,7 +25,7 @@ def test_the_command_writes_a_folder_that_transformers_loads_and_a_card_that_say
     assert str(found) in card and f"toy-8l without {str(found).split(' (')[0].lower()}\n" in card
     nothing = r"No block can be removed for -1 nats per token: the cheapest removal costs 0\.\d+ .*at-most"
     with pytest.raises(SystemExit, match=nothing):
-        main([*words[:2], "--at-most", "-1", "--source", "embedded", "--choices", "0", "--n-examples", "1"])
+        main([*words[:2], "--at-most", "-1", "--source", "embedded", "--choices", "0", "--n-examples", "2"])
 
 
 def test_two_folders_are_compared_on_the_command_line(tmp_path, capsys):
