@@ -20,7 +20,11 @@ def runs_in(out: Path) -> tuple[list[Run], list[str]]:
     for path in sorted(out.glob(f"*/*/{RECORD}")):
         record = record_in(path.parent)
         try:
-            runs.append(Run(record["params"] | {"OUT": str(out)}))
+            run = Run(record["params"] | {"OUT": str(out)})
+            if (run.dataset, run.model) == path.parts[-3:-1]:
+                runs.append(run)
+            else:
+                problems.append(f"{path.parent}: its command, given now, would write to {run.folder}")
         except (KeyError, TypeError):
             problems.append(record.get(BROKEN, f"{path} has no parameters"))
         except ValueError as error:

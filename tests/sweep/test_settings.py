@@ -7,6 +7,7 @@ import pytest
 import depth_lib.data.prompts as prompts
 from depth_lib.params import DatasetFile, ModelFile, Params
 from depth_lib.run import Run
+from depth_lib.sweep.status import runs_in
 
 DECIDE_NO_NUMBER = {"DEVICE_MAP", "PROBES", "OUT", "REPLACE", "TRAINING", "BILLIONS"}
 EVERY_KEY = {*DatasetFile.model_fields, *ModelFile.model_fields}
@@ -149,7 +150,8 @@ def test_two_runs_whose_folders_have_the_same_name_by_chance_are_two(files):
 
 
 def test_another_field_of_responses_or_none_is_another_setting_in_the_same_folder(files):
-    stored = {"made_from": {"responses": "abc"}, "versions": {"logitlens_2exps.pt": 1}, "params": {}}
+    asked = {"MODEL": "toy-4l", "DATASET": "mine", "PART": "question", "N_EXAMPLES": 2, "PROBES": [LENS]}
+    stored = {"made_from": {"responses": "abc"}, "versions": {"logitlens_2exps.pt": 1}, "params": asked}
     folder = files / "out/mine-question/toy-4l"
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(stored))
@@ -159,6 +161,9 @@ def test_another_field_of_responses_or_none_is_another_setting_in_the_same_folde
     answered = run_of({"PART": "question", "PROBES": [LENS]}, OF_FILE | TEMPLATES | {"ANSWERS": "response"})
     finish(answered)
     assert answered.folder == files / "out/mine-answers/toy-4l"
+    runs, problems = runs_in(files / "out")
+    assert [run.folder for run in runs] == [answered.folder], "and not a second time for the folder of the questions"
+    assert problems == [f"{folder}: its command, given now, would write to {answered.folder}"]
     other = run_of({"PART": "question", "PROBES": [LENS]}, OF_FILE | TEMPLATES | {"ANSWERS": "again"})
     assert other.other_settings(LENS) == ["different responses"]
     assert run_of({"PROBES": [LENS]}, OF_FILE | TEMPLATES | {"ANSWERS": "again"}).folder.parent.name == "mine"
