@@ -144,7 +144,7 @@ def chat_prompts(
     if not tokenizer_of(llm).chat_template:
         raise ValueError(
             f"the tokenizer of {llm.config._name_or_path or 'this model'} has no chat template; give plain prompts, or "
-            "set llm.tokenizer.chat_template"
+            "set tokenizer.chat_template and save the tokenizer with the model"
         )
     words = {*re.findall(r"\w+", str(llm.tokenizer.chat_template))} - {"add_generation_prompt"}
     if unread := [name for name in template_options if name not in words]:

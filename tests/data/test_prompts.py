@@ -427,7 +427,9 @@ def test_questions_become_what_a_chat_model_reads(toy):
         "{{ bos_token }}{% if messages[0].role == 'system' and not sys %}{{ raise_exception('no system') }}{% endif %}"
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
     )
-    with pytest.raises(ValueError, match="has no chat template; give plain prompts, or set llm.tokenizer"):
+    with pytest.raises(
+        ValueError, match="has no chat template; give plain prompts, or set tokenizer.chat_template and save"
+    ):
         dl.chat_prompts(toy, ["5 + 7?"])
     with patched(toy.tokenizer, chat_template=template):
         bos = toy.tokenizer.bos_token or ""
