@@ -51,7 +51,7 @@ def half_width(without_each: np.ndarray, level: float = LEVEL) -> np.ndarray:
 
 def student(free: int, level: float = LEVEL) -> float:
     """The quantile of Student's t where an interval ends; NaN without a degree of freedom."""
-    return stdtrit(free, (1 + level) / 2)
+    return float(stdtrit(free, (1 + level) / 2))
 
 
 class Gaps(NamedTuple):
