@@ -76,5 +76,5 @@ def block_accuracy(
             "correct_by_prompt": correct[1:].T.contiguous(),
             "unchanged_correct": correct[0],
         },
-        llm if of_layers else None,
+        llm if of_layers else None,  # orders of one's own are not the layers
     )

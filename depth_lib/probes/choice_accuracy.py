@@ -45,11 +45,11 @@ def choice_accuracy(
     - remote, budget: as for `layer_effects`.
     - order: block numbers, or K lists of them.
 
-    Returns float32; for K orders, with a first axis K:
+    Returns float32; for K orders, with a first axis K, except for `chance` and `unchanged_correct`:
 
     - `log_probs` [C, E]: Σ log p in nats.
     - `correct` [C]: 1 where acc_norm picks the right ending, else 0.
-    - `acc`, `acc_norm` [1]: the shares of right answers; `chance` [1]: 1 / E.
+    - `acc`, `acc_norm` [1]: the shares of right answers ([K] for K orders); `chance` [1]: 1 / E.
     - `unchanged_correct` [C]: `correct` of the model as it is; only with removed or order.
 
     See `dl.accuracy` for the interval, `dl.accuracy_change` for that of a change, and `dl.block_accuracy` for all

@@ -246,7 +246,7 @@ def _attend(block, arch, x):
     """Let x [R, T, d] be all that attention adds in a block."""
     for module, scale, bias in parts(block, arch)["attention"]:  # a = Σ (scale · output + bias)
         output = module.output
-        added = hidden_states(output)
+        added = hidden_states(output)  # a module may give rows and tokens as one axis
         of_module = (x if bias is None else x - bias) / scale
         module.output = with_hidden_states(output, of_module.to(added).reshape(added.shape))
         x = torch.zeros_like(x)  # the first module's output is all of it

@@ -46,8 +46,8 @@ def layer_effects(
 
     - llm: from `load_model`
     - prompts: list of strings
-    - mode: "future" (up to 4 positions t per prompt, drawn with seed 123), "all" (skips every token i ≥ 1 and
-      measures every token), or "remove" (skips token 0 too)
+    - mode: "future" (up to 4 positions t per prompt, drawn with seed 123 from 8, 16, …), "all" (skips every token
+      i ≥ 1 and measures every token), or "remove" (skips token 0 too)
     - part: "layer", "attention" or "mlp"
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass; by default chosen from the device's memory

@@ -223,7 +223,8 @@ def _between(of_lens, of_model, all_measures):
     """KL, entropy, JSD (both 0 without all measures) and the ranks of the model's top five tokens [3 + 5, n, k].
 
     k layers' distributions (p, log p) [n, k, V] are compared with the model's, (y, log y) [n, 1, V], and its top five
-    [n, 1, 5]. No p or y is 0. log p is overwritten, as few copies fit the cache.
+    [n, 1, 5]. `distribution` keeps p and y above 0, as 0 · inf is NaN. log p is overwritten, as few copies fit the
+    cache.
     """
     (p, log_p), (y, log_y, five) = of_lens, of_model
     kl = (log_p - log_y).mul_(p).sum(-1)
