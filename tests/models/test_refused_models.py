@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Gemma3Config
 
 import depth_lib as dl
 from depth_lib.embedded import toy_path
+from depth_lib.hub import _is_reachable
 from depth_lib.models.errors import ArchitectureError, ModelError
 from depth_lib.models.families import read_config
 from tests.families import save_family
@@ -47,6 +48,7 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between retries
+    _is_reachable.cache_clear()  # of a test before, whose Hub did not answer
 
     def answers(status, code=None):
         def answer(request):
