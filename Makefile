@@ -1,4 +1,4 @@
-# A study: each model x dataset is one executed notebook with its results beside it. python -m depth_lib.sweep knows which
+# A study: each model x data set is one executed notebook with its results beside it. python -m depth_lib.sweep knows which
 # runs there are, which are missing and how each ended; make passes on its variables, -j and -k.
 
 PYTHON ?= python3
@@ -26,8 +26,8 @@ FLAGS = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) \
 .NOTPARALLEL:
 .PHONY: demo real sweep table pictures status train experiment test test-slow oracles test-oracles ndif test-ndif bench bench-counts docs lint pyright types clean help
 
-demo: ## run three toy models on three embedded datasets; results, table and figures go to outputs/demo
-real: ## run a language model of 135M parameters (a 93 MB download) on three datasets; its table is in outputs/real
+demo: ## run three toy models on three embedded data sets; results, table and figures go to outputs/demo
+real: ## run a language model with 135M parameters (a 93 MB download) on three data sets; its table is in outputs/real
 sweep: ## do the unfinished runs, then make the table; REPLACE=1 moves results with different settings to OUT/replaced
 table: ## make the table and figures of the results in OUT
 status: ## list the finished, missing, running and failed results in OUT

@@ -35,7 +35,7 @@ Source = Mapping | TransformersModel | str | Path
 class Comparison:
     """The result of `compare`. Printing it shows `frame`.
 
-    - results: (dataset, probe) -> name -> result; an unknown dataset is ""
+    - results: (dataset, probe) -> name -> result; an unknown data set is ""
     """
 
     results: Mapping[tuple[str, str], Mapping[str, Mapping]]
@@ -47,7 +47,7 @@ class Comparison:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A DataFrame with one row per dataset, rule and model after the first.
+        """A DataFrame with one row per data set, rule and model after the first.
 
         - dataset, rule
         - first, second: names of the two models
@@ -55,7 +55,7 @@ class Comparison:
         - ratio_first, ratio_second: (layer + 1) / L
         - difference: ratio_second − ratio_first
         - low, high: the 95 % interval of the difference; NA without an interval or a limit
-        - prompts: the number of the second model's prompts
+        - prompts: the number of prompts of the second model
         - note: why a value is missing, or how prompts were compared
         """
         rows = [
@@ -72,7 +72,7 @@ class Comparison:
         return pd.DataFrame(rows, columns=COLUMNS).astype(whole | shares)
 
     def plot(self, kind: str = "") -> list[Figure]:
-        """Draw a figure of all models, one per dataset. Curves share a panel; each model has its own row of heat maps.
+        """Draw a figure of all models, one per data set. Curves share a panel; each model has its own row of heat maps.
 
         - kind: the figure's name; by default every one of `FIGURES` that the results have the keys for
 
@@ -91,7 +91,7 @@ class Comparison:
         return [folder / "depths.csv", *(save(figure, folder / f"{name}.png") for name, figure in drawn)]
 
     def _drawn(self, name: str):
-        """The name of a file and the figure of one kind, for each dataset that has it."""
+        """The name of a file and the figure of one kind, for each data set that has it."""
         kind = find_kind(name)
         for (dataset, probe), results in self.results.items():
             if kind.probe == probe and all(map(kind.values, results.values())):

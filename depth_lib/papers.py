@@ -20,7 +20,7 @@ from .results.schemas import MissingArtifact
 from .results.study import Study
 
 # Csordás et al. 2025 (arXiv 2505.13898, numbers of NeurIPS 2025): kind, then which of its curves or maps, or the
-# question or dataset that it is about.
+# question or data set that it is about.
 FIGURES = {
     "2a": ("relative_contribution",),
     "2b": ("cosine",),
@@ -46,7 +46,7 @@ NOT_DRAWN = {
     "1": "it shows benchmark scores of 132 models over their depth, which no probe measures",
     "9": "it compares erasure in two trained models, a Transformer and a MoEUT; draw 6b of each of yours",
 }
-# Hu et al. 2025 (arXiv 2512.14064), of a folder of results: the name of the figure's file after its datasets.
+# Hu et al. 2025 (arXiv 2512.14064), of a folder of results: the name of the figure's file after its data sets.
 _HU = {
     "cosine_similarity": ("cosine", ""),
     "layer_effects": ("layer_effects", "future tokens"),
@@ -119,7 +119,7 @@ def _title(figure: str, kind: Kind, which: str, datasets: Sequence[str]) -> str:
 
 
 def _of_folder(figure: str, kind: Kind, which: str, datasets: Sequence[str], folder: str | Path) -> Figure:
-    """A panel for each model; of a number, on the dataset that it is about, or on GSM8K, or on what there is."""
+    """A panel for each model; of a number, on the data set that it is about, or on GSM8K, or on what there is."""
     study = Study(folder)
     of_level = [which] * (kind.probe == "depth_by_difficulty")
     one = study.datasets[:1] if "gsm8k" not in study.datasets else ["gsm8k"]

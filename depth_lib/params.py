@@ -91,7 +91,7 @@ class Params(BaseModel):
         min_length=1,
         description="gsm8k, hellaswag, aime24, addition, multiplication; with levels: mquake, math, sums; or your own",
     )
-    N_EXAMPLES: int = Field(10, ge=1, description="number of prompts (per level, for a dataset with levels)")
+    N_EXAMPLES: int = Field(10, ge=1, description="number of prompts (per level, for a data set with levels)")
     SOURCE: str = Field("embedded", description="hub, embedded, sample, or a .jsonl, .csv, .parquet or .txt file")
     PART: Literal["all", "question"] = Field("all", description="prompts with their answers, or the questions alone")
     CHAT: bool = Field(False, description="apply the model's chat template to the prompts")
@@ -117,10 +117,10 @@ class ModelFile(Params):
 class DatasetFile(Params):
     """The content of a data set's params file."""
 
-    REPOSITORY: str | None = Field(default=None, description="the dataset's repository on the Hub")
-    CONFIG: str | None = Field(default=None, description="the dataset's configuration on the Hub")
-    SPLIT: str | None = Field(default=None, description="the dataset's split on the Hub")
-    DATASET_REVISION: str | None = Field(default=None, description="the dataset's branch, tag or commit on the Hub")
+    REPOSITORY: str | None = Field(default=None, description="the data set's repository on the Hub")
+    CONFIG: str | None = Field(default=None, description="the data set's configuration on the Hub")
+    SPLIT: str | None = Field(default=None, description="the data set's split on the Hub")
+    DATASET_REVISION: str | None = Field(default=None, description="the data set's branch, tag or commit on the Hub")
     FILE: str | None = Field(default=None, description="a file of rows in place of REPOSITORY")
     TEMPLATE: str | None = Field(
         default=None, description="turns a row into a prompt: a jinja template that is filled with the row's fields"
@@ -130,7 +130,9 @@ class DatasetFile(Params):
         description="the field that holds a row's level of difficulty: a number, a text that contains one, or a list, "
         "whose length is the level",
     )
-    WITHIN_ANSWER: bool = Field(default=False, description="measure inside the answer, for worked solutions")
+    WITHIN_ANSWER: bool = Field(
+        default=False, description="measure at positions inside the answer; for answers that are worked solutions"
+    )
     MAX_TOKENS: int | None = Field(
         default=None, ge=1, description="leave out prompts with more tokens than this, counted by LENGTH_TOKENIZER"
     )
@@ -174,8 +176,8 @@ def load_params(path: Path) -> dict:
 
 
 def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
-    """The params files of all models or datasets by name: the package's, and those of params/ in the working directory,
-    which replace files of the same name."""
+    """The params files of all models or data sets by name: the package's, and those of params/ in the working
+    directory, which replace files of the same name."""
     files = {}
     for root in (PARAMS, Path("params")):
         files |= {path.stem: path for path in root.glob("models/*/*.yaml" if kind == "models" else "datasets/*.yaml")}
@@ -231,7 +233,7 @@ def in_order(models: Iterable[str]) -> list[str]:
 
 
 def by_paper(dataset: str) -> tuple[int, str]:
-    """A sort key: the papers' datasets first, in the papers' order."""
+    """A sort key: the papers' data sets first, in the papers' order."""
     return ([*PAPER_DATASETS, dataset].index(dataset), dataset)
 
 

@@ -1,4 +1,4 @@
-"""A run: one model on one dataset. Its results, `OUT/<dataset>/<MODEL>/*.pt`, are read or computed by a `Run`.
+"""A run: one model on one data set. Its results, `OUT/<dataset>/<MODEL>/*.pt`, are read or computed by a `Run`.
 
 All results of a run are made from the same model, prompts and settings, and `run.json` in its folder says which. A
 setting that is changed for one result is in that result's name. So a result is done if its file is there, by the
@@ -68,7 +68,7 @@ class OtherSettings(ParamsError):
 
 
 def resolved(given: Mapping) -> Params:
-    """A run's parameters: those given (None is not), then what the model's file says, the dataset's, the defaults.
+    """A run's parameters: those given (None is not), then what the model's file says, the data set's, the defaults.
 
     MODEL may also be a folder, a GGUF file or a Hub id. ParamsError for a wrong value or an unknown name.
     """
@@ -134,7 +134,7 @@ def _own_dtype(model_id: str) -> str:
 
 
 def _refuse_others(names: Sequence[str], is_module: bool) -> None:
-    """ParamsError for a name that is no parameter of a run; in a module's globals, only for a misspelt one."""
+    """ParamsError for a name that is not a parameter of a run; in a module's globals, only for a misspelt one."""
     of_files = {*DatasetFile.model_fields, *ModelFile.model_fields} - {*Params.model_fields}
     for name in names:
         is_own = is_module and (not name.isupper() or name in {*of_files, "MODELS", "DATASETS"})
@@ -156,8 +156,8 @@ class Run:
     >>> run.result("logit_lens")["res_kl_divs"].shape
     torch.Size([4])
 
-    - cell: names and values of parameters, as `depth-lib run --help` lists them. Any other name is an error. In a
-      notebook's `globals()`, only a misspelt parameter in capitals is
+    - cell: names and values of parameters, as `depth-lib run --help` lists them. Any other name is an error, except in
+      a notebook's `globals()`, where only a misspelt parameter in capitals is an error
     - prompts: your own list of strings; DATASET is then a name of your own. To give answers too, write a data set's
       params file with ANSWERS
 
@@ -247,7 +247,10 @@ class Run:
         return path.exists() and not is_damaged(path) and not why_not_done(path, self.made_from(probe))
 
     def made_from(self, *probes: str) -> dict:
-        """The settings that determine these probes' results; within a run, they differ only in the texts read."""
+        """The settings that determine these probes' results.
+
+        Within a run, these settings differ between probes only in the texts that are read.
+        """
         params = self.params
         how = {"dtype": params.DTYPE, "quantization": params.QUANTIZATION, "remote": False}
         if self.on_server:  # it chooses these itself
@@ -359,12 +362,12 @@ class Run:
 
     @cached_property
     def responses(self) -> list[str]:
-        """The stored response to each question, in the field that ANSWERS in the dataset's params file names."""
+        """The stored response to each question, in the field that ANSWERS in the data set's params file names."""
         return self._load(load_prompts, self.params.DATASET, part="answer")
 
     @cached_property
     def examples(self) -> list:
-        """N_EXAMPLES questions per level of difficulty. Raises PromptError if the dataset has no levels."""
+        """N_EXAMPLES questions per level of difficulty. Raises PromptError if the data set has no levels."""
         return self._load(load_examples, self.params.DATASET, seed=self.params.SEED)
 
     @cached_property
@@ -535,7 +538,7 @@ class Run:
             texts = chat_prompts(llm, self.prompts)
         if texts is None or reads != "choices" and self._is_own:
             return texts
-        generate = changed.get("generate", 0)  # the probe refuses what is no whole number
+        generate = changed.get("generate", 0)  # the probe refuses what is not a whole number
         return fitting(llm, texts, _TEXT_OF.get(reads, str), generate if isinstance(generate, int) else 0)
 
     def _call(self, probe: str, llm: Any, changed: Mapping, texts: list | None) -> dict:

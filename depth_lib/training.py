@@ -32,8 +32,8 @@ class DepthLog:
 
     - prompts: list of strings
     - tokenizer: the model's tokenizer
-    - path: a .csv file, rewritten after each measurement. A file that is there before the first one is renamed to
-      `<name>.replaced-1`
+    - path: a .csv file, rewritten after each measurement. If the file exists before the first measurement, it is
+      renamed to `<name>.replaced-1`
     """
 
     @with_checked_kinds
@@ -52,7 +52,8 @@ class DepthLog:
         """Measure a transformers model now, and return its row of `to_frame`.
 
         - model: the transformers model in training; every module keeps its mode
-        - step: the number of the training step, at least the last one's; the same step again replaces its row
+        - step: the number of the training step, not smaller than in the previous call; measuring a step again replaces
+          its row
 
         Runs `relative_contribution` and `logit_lens` without gradients. A missing depth is NaN, and `reason` says why.
         Weights that became NaN give a row of NaN.
@@ -153,10 +154,10 @@ class DepthCallback(TrainerCallback):
     - every: steps between measurements; the first and the last step are measured too
     - tokenizer: by default the Trainer's own
 
-    `callback.log` is a `DepthLog`, written to depth_log.csv in the Trainer's folder. A training that is resumed from a
-    checkpoint begins with the rows of this file up to there; give the same prompts. Each measurement also adds an
-    entry to `trainer.state.log_history`: `step`, `prompts_loss` and, where found, `depth_cosine`, `depth_kl` and
-    `depth_overlap`.
+    `callback.log` is a `DepthLog`, written to depth_log.csv in the Trainer's folder. When training is resumed from a
+    checkpoint, the log begins with the rows of this file up to the checkpoint's step; give the same prompts. Each
+    measurement also adds an entry to `trainer.state.log_history`: `step`, `prompts_loss` and, where found,
+    `depth_cosine`, `depth_kl` and `depth_overlap`.
     """
 
     @with_checked_kinds

@@ -30,7 +30,7 @@ REMOVED_FROM, N_REMOVED_FROM, SIZES = "hellaswag", 5, [1, 2]
 
 
 def prompts_of(dataset: str, n: int | None = None) -> list[str]:
-    """A dataset's prompts that ship with the package, as many as the papers take."""
+    """A data set's prompts that ship with the package, as many as the papers take."""
     return dl.load_prompts(dataset, n, source="sample")
 
 
@@ -64,7 +64,7 @@ def stored(path: Path, what: str, compute: Callable[[], Mapping]) -> dict:
 
 
 def measured(file: str, dataset: str, probe: str, n: int | None = None, **settings) -> dict:
-    """A probe's result of one model on one dataset."""
+    """A probe's result of one model on one data set."""
     name, prompts = Path(file).stem, prompts_of(dataset, n)
     path = OUT / dataset / name / f"{probe}.pt"
     found = stored(
@@ -96,7 +96,7 @@ def drawn_maps(maps: Mapping, names: list[str]) -> Figure:
 
 
 def drawn_ratios(depths: pd.DataFrame) -> Figure:
-    """The ratio of each model, dataset and rule, with its interval."""
+    """The ratio of each model, data set and rule, with its interval."""
     rules = depths.rule.unique()
     figure, axes = plt.subplots(1, len(rules), figsize=(10, 2.6), sharex=True, sharey=True, layout="constrained")
     for ax, rule in zip(axes, rules, strict=True):

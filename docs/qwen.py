@@ -22,7 +22,7 @@ MODEL, DATASETS = "Qwen2.5-Coder-1.5B-Instruct", ["gsm8k", "hellaswag", "aime24"
 SIBLINGS = ["Qwen2.5-1.5B-Instruct", "Qwen2.5-Math-1.5B", "DeepSeek-R1-Distill-Qwen-1.5B"]
 CURVES, OF_PAIR = ["relative_contribution", "logit_lens"], ["residual_erasure", "integrated_gradients"]
 STUDIES = {"bfloat16": OUTPUTS / "qwen", "float32": OUTPUTS / "qwen-float32"}
-RUNS = [  # dtype, probes, datasets
+RUNS = [  # dtype, probes, data sets
     ("bfloat16", CURVES, DATASETS),
     ("bfloat16", ["layer_effects"], DATASETS),
     ("bfloat16", OF_PAIR, ["gsm8k"]),
@@ -43,7 +43,7 @@ def run(file):
 
 
 def depth_table(studies):
-    """A row per dataset and rule: ours with its interval in both dtypes, and the siblings' published layers."""
+    """A row per data set and rule: ours with its interval in both dtypes, and the siblings' published layers."""
     published = published_depths().pivot(index=["dataset", "rule"], columns="model", values="ed")[SIBLINGS]
     ours = {}
     for dtype, study in studies.items():

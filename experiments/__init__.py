@@ -1,1 +1,1 @@
-"""Studies made with depth_lib that are no part of it: they run from a clone."""
+"""Studies made with depth_lib that are not part of it: they run from a clone."""

@@ -33,7 +33,7 @@ MAY_SKIP = {
 
 
 def may_skip(report):
-    """Whether this report is no skip, or one that CI may have."""
+    """Whether this report is not a skip, or is one that CI may have."""
     if not report.skipped or hasattr(report, "wasxfail") or not os.environ.get("CI"):
         return True
     return any(reason in report.longrepr[2] for reason in MAY_SKIP)

@@ -85,7 +85,7 @@ def write_run(
     seed: int = 0,
     papers_keys_only: bool = False,
 ) -> None:
-    """Write one model × dataset; `papers_keys_only` as the papers' scripts would have: no meta, no per-prompt sums."""
+    """Write one model × data set; `papers_keys_only` as the papers' scripts would have: no meta, no per-prompt sums."""
     for i, probe in enumerate(probes):
         result = result_of(probe, n_layers, n_examples, seed + i)
         path = artifact_path(out, dataset, model, probe, n_examples)

@@ -1,4 +1,4 @@
-"""A dataset is one YAML file, params/datasets/<name>.yaml: where its rows are, and jinja templates that write them."""
+"""A data set is one YAML file, params/datasets/<name>.yaml: where its rows are, and jinja templates that write them."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from ..params import NAMED_SOURCES, DatasetFile, Params, ParamsError, find_datas
 from .drawn import DRAWN, drawn_rows
 from .rows import FORMATS, PromptError, file_rows, from_hub
 
-# The keys of a dataset's file that determine its rows on the Hub and their prompts.
+# The keys of a data set's file that determine its rows on the Hub and their prompts.
 _DEFINITION = {*DatasetFile.model_fields} - {*Params.model_fields, "FILE"}
 
 
@@ -65,7 +65,7 @@ class Dataset(DatasetFile):
     def rows(self, source: str | Path, seed: int = 123) -> Iterator[tuple[str, Any]]:
         """Every row of a source, after its name in error messages; PromptError if the source cannot be read.
 
-        Drawn are those of a dataset in DRAWN, unless the source is a file.
+        Drawn are those of a data set in DRAWN, unless the source is a file.
         """
         if self.DATASET in DRAWN and source in NAMED_SOURCES:
             return drawn_rows(self.DATASET, seed)
@@ -146,7 +146,7 @@ class Dataset(DatasetFile):
 
 
 def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
-    """The dataset of the file params/datasets/<name>.yaml; PromptError if there is none.
+    """The data set of the file params/datasets/<name>.yaml; PromptError if there is none.
 
     source: with a .txt file, whose lines are the prompts, any name is allowed.
     """
@@ -178,7 +178,7 @@ def _compiled(template: str) -> Template:
 
 
 def with_levels() -> list[str]:
-    """The datasets with levels of difficulty; files that cannot be read are left out."""
+    """The data sets with levels of difficulty; files that cannot be read are left out."""
     names = []
     for name in params_files("datasets"):
         with suppress(ParamsError):

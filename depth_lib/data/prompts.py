@@ -32,7 +32,7 @@ def load_prompts(
     llm: "TransformersModel | None" = None,
     column: str | None = None,
 ) -> list[str]:
-    """The first n_examples prompts of a dataset, as the papers word them (arXiv 2505.13898, 2512.14064).
+    """The first n_examples prompts of a data set, as the papers word them (arXiv 2505.13898, 2512.14064).
 
     >>> dl.load_prompts("gsm8k", 1, source="embedded")[0][:40]
     'Given the following problem, reason and '
@@ -49,12 +49,12 @@ def load_prompts(
       - a .jsonl, .csv, .parquet or .txt file
     - tokenizer: counts tokens of aime24's prompts; those over 400 tokens are left out (default: the papers', from the
       Hub).
-    - seed: of a drawn dataset (default 123)
+    - seed: the seed of a data set that is drawn at random (default 123)
     - part: "all", the question with its answer, as in the papers; "question"; or "answer".
     - llm: leave out prompts with more tokens than this model has positions, with a warning.
     - column: the column of the file that has the prompts.
 
-    Raises PromptError: unknown dataset or source, Hub unreachable, no rows, a row that does not fit.
+    Raises PromptError: unknown data set or source, Hub unreachable, no rows, a row that does not fit.
     Cost: no forward pass.
     """
     if n_examples is not None:
@@ -136,7 +136,7 @@ def chat_prompts(
     - template_options: options of the template, such as enable_thinking=False.
 
     Raises ValueError for a tokenizer without a chat template, an option that its template does not read, a question
-    that already has its tokens, or messages that it refuses.
+    that already contains special tokens of the template, or messages that the template refuses.
     Cost: no forward pass.
     """
     from .tokens import template_marks, texts_of
@@ -166,7 +166,7 @@ def chat_prompts(
 
 
 def _length_tokenizer(dataset: str, name: str) -> Callable:
-    from transformers import AutoTokenizer  # takes seconds, and most datasets do not need it
+    from transformers import AutoTokenizer  # takes seconds, and most data sets do not need it
 
     with from_hub(dataset, name):
         return AutoTokenizer.from_pretrained(name)

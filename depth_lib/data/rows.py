@@ -1,4 +1,4 @@
-"""Rows of files, and the errors of datasets: unreadable files, an unreachable Hub."""
+"""Rows of files, and the errors of data sets: unreadable files, an unreachable Hub."""
 
 import contextlib
 import csv

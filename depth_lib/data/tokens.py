@@ -89,7 +89,7 @@ def tokenize(llm: TransformersModel, prompts: Sequence[str], generate: int = 0) 
 def text_ids(tokenizer: Callable, text: str, offsets: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
     """The token ids of a text, and for each token the characters that it covers ([] unless `offsets`).
 
-    BOS stands there once, also if the text begins with it. An EOS that the tokenizer appends is dropped.
+    BOS stands there once, even if the text begins with it. An EOS that the tokenizer appends is dropped.
     """
     # the text alone, so that what it begins and ends with itself can be told apart
     encoding = tokenizer(text, add_special_tokens=False, **({"return_offsets_mapping": True} if offsets else {}))

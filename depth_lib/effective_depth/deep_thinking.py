@@ -33,7 +33,8 @@ def deep_thinking_ratio(
     - rho: the share of the layers after which a token is late.
     - correct: whether each response is right, numbers or booleans.
 
-    Returns a frame with a row per response: `tokens`, their number; `ratio`; and `correct`, if given. Its `attrs`:
+    Returns a frame with a row per response: `tokens` (the number of its tokens), `ratio`, and `correct` if given. Its
+    `attrs`:
 
     - `mean`, `low`, `high`: the mean over responses with its 95 % interval (Student's t)
     - `correlation`, `correlation_low`, `correlation_high`: Spearman's, with correct, and its interval (Bonett and

@@ -23,8 +23,8 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     over plain generation is (1 − α^{k+1}) / (1 − α) / (k l / L + 1). It assumes that tokens are independent and
     that a pass over k + 1 tokens takes as long as over one; LayerSkip's own runs reach 86 to 92 % of it.
 
-    - generated: from `logit_lens` with generate= or answers=; α is the share at which h_l and the whole model have
-      the same top token, whether or not a stored answer has this token
+    - generated: from `logit_lens` with generate= or answers=; α is the share of positions at which h_l and the whole
+      model have the same top token, whether or not a stored answer has this token
     - most: the largest k, up to 100
 
     Returns a DataFrame by layer, and prints its best row:

@@ -18,10 +18,10 @@ COLUMNS = ["question", "rule", "before", "after", "estimate", "low", "high", "mo
 def over_models(depths: pd.DataFrame) -> pd.DataFrame:
     """The change of the ratio with size, training and task: a row per rule and comparison.
 
-    depths: from `effective_depth.tables.depths`. A model's ratio is the mean over the datasets that all models have.
+    depths: from `effective_depth.tables.depths`. A model's ratio is the mean over the data sets that all models have.
     Columns:
 
-    - question: "size", per doubling; "training"; or "task", from one dataset to the next
+    - question: "size", per doubling; "training"; or "task", from one data set to the next
     - rule
     - before, after: the two sides (size: the smallest and the largest)
     - estimate, low, high: the change of the ratio and its 95 % interval

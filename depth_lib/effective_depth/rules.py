@@ -136,7 +136,7 @@ RULES = {
 def effective_depth_cosine(
     att_cos: Curve | Mapping, mlp_cos: Curve | None = None, layer_cos: Curve | None = None
 ) -> int | None:
-    """The last layer at which the mean of the three cosines is negative while at the next layer it is not.
+    """The last layer at which the mean of the three cosines is negative and the next layer's mean is not.
 
     >>> dl.effective_depth_cosine([-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2])
     1

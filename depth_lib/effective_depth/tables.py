@@ -24,7 +24,7 @@ def depths(study: Study) -> pd.DataFrame:
     """The effective depths of a study: a row for each result and each rule that reads it.
 
     Columns model, dataset; variant: what a call changed ("lens=jacobian", "weights=random": the control), mostly "";
-    then those of `effective_depths`; published: the depth that Hu et al. publish for this model and dataset, or NA.
+    then those of `effective_depths`; published: the depth that Hu et al. publish for this model and data set, or NA.
     """
     rows = [
         {"model": model, "dataset": dataset, "variant": variant} | row
@@ -50,7 +50,7 @@ def _results(study: Study) -> Iterator[tuple[str, str, str, Mapping]]:
 
 
 def published_depths() -> pd.DataFrame:
-    """The 108 depths of Hu et al. 2025 (arXiv 2512.14064), Table 1: 12 models × 3 datasets × 3 rules.
+    """The 108 depths of Hu et al. 2025 (arXiv 2512.14064), Table 1: 12 models × 3 data sets × 3 rules.
 
     Columns model, dataset, rule, ed, ratio (two decimals), layers.
     """

@@ -102,7 +102,7 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
 def study_figure(
     kind: str | Kind, study: Study, datasets: Sequence[str], pair: str = "", title: str | None = None
 ) -> Figure | None:
-    """A panel for each model × dataset in the papers' layout: a row per training, sizes from left to right.
+    """A panel for each model × data set in the papers' layout: a row per training, sizes from left to right.
 
     datasets: side by side; pair: the question, for a kind about one; title: instead of the figure's own. None where the
     study has nothing of it.
@@ -134,7 +134,7 @@ def study_figure(
 
 @plt.rc_context(STYLE)  # pyright: ignore[reportCallIssue] (it decorates, too)
 def summary_figure(depths: pd.DataFrame) -> Figure:
-    """Every depth as a share of the model's: a row per model, a dot per dataset with its interval.
+    """Every depth as a share of the model's: a row per model, a dot per data set with its interval.
 
     depths: what `effective_depth.tables.depths` returned. A hollow dot has no interval, or an end without a limit.
     Diamonds: as published. Crosses: the same architecture with random weights.
@@ -171,7 +171,7 @@ def save_figures(study: Study, folder: str | Path) -> dict[str, list[Path]]:
     """Write every kind that the results allow to `folder/<dataset>_<kind>.png` and `.pdf`; each kind's name with its
     pictures.
 
-    A kind about a question is the same on every dataset, and is written once for each question: `<kind>_<pair>`.
+    A kind about a question is the same on every data set, and is written once for each question: `<kind>_<pair>`.
     """
     pictures = {}
     for (name, kind), dataset, pair in product(KINDS.items(), study.datasets, ["", *study.pairs]):

@@ -74,7 +74,7 @@ class Kind:
 
     @property
     def of_question(self) -> bool:
-        """Whether it is about a question and its answer, not a dataset."""
+        """Whether it is about a question and its answer, not a data set."""
         return ARTIFACTS[self.probe].of_pair
 
 

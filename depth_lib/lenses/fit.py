@@ -48,11 +48,12 @@ def fit_lens(
     out the first 16 tokens and the last. "ridge": A_l, b_l minimise Σ ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l −
     1‖² over all tokens but the first. λ is chosen on every tenth text.
 
-    - llm: from `load_model`, best in float32: half precision rounds the lens, and is slower on most CPUs
+    - llm: from `load_model`, preferably in float32: half precision rounds the lens and is slower on most CPUs
     - texts: list of strings; the first 128 tokens of each are used, and texts under 18 tokens (ridge: 2) are left
       out
     - kind: "jacobian" or "ridge"
-    - path: a `.pt` file to write; a file that is already there is renamed. If interrupted, repeat the call to resume
+    - path: a `.pt` file to write; a file that is already there is renamed. If the fit is interrupted, repeat the call
+      to resume it
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 

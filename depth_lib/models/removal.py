@@ -148,7 +148,7 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     2
 
     - llm: a model, such as one from `dl.remove_blocks`
-    - folder: where; it may not be an existing file
+    - folder: the folder to write to; this may not be the path of an existing file
 
     Raises ModelError for a model that would give different results after reloading.
     Cost: writes the weights.

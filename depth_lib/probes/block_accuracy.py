@@ -38,7 +38,7 @@ def block_accuracy(
 
     - llm: from `load_model`.
     - choices: as for `choice_accuracy`, scored by acc_norm.
-    - orders: K lists of block numbers. By default, each block is removed in turn, K = L.
+    - orders: K lists of block numbers. By default, each block is removed in turn, so K = L.
     - remote, budget: as for `layer_effects`.
 
     Returns float32:

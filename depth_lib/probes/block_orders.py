@@ -55,7 +55,7 @@ def block_orders(
 
     Returns float32 means over tokens, then prompts:
 
-    - order_loss [K]: rise of −log p(next token), nats; negative if the order predicts better
+    - order_loss [K]: rise in −log p(next token), nats; negative if the order predicts better
     - order_kl [K]: KL(y ‖ ȳ), nats
     - order_top1 [K]: share of positions whose most likely next token stays the same
     - <key>_by_prompt [P, K]: each of these per prompt; the loss of a one-token prompt is NaN and is left out of all

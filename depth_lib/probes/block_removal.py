@@ -49,14 +49,14 @@ def block_removal(
     - prompts: list of strings
     - sizes: a list of n; "doubling" (1, 2, 4 … up to half of the blocks); "refined" (these, then those needed to find
       out how many blocks can be removed for 0.05 nats); or "all". Blocks s..s + n − 1 are removed for every s
-    - part: "layer" removes whole blocks; "attention" or "mlp" removes this part of one block, then of more, cheapest
-      first
+    - part: "layer" removes whole blocks; "attention" or "mlp" removes this part from one block, then from more and more
+      blocks, the cheapest first
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
     Returns float32 means over tokens, then prompts:
 
-    - removal_loss [N, L]: rise of −log p(next token), nats, over n and s; NaN where s + n > L
+    - removal_loss [N, L]: rise in −log p(next token), nats, over n and s; NaN where s + n > L
     - removal_kl [N, L]: KL(y ‖ ȳ), nats
     - removal_top1 [N, L]: share of positions whose most likely next token stays the same
     - removal_sizes [N]: the sizes n
@@ -64,8 +64,8 @@ def block_removal(
     - block_influence [L]: 1 − cos(h_l, h_{l+1})
     - loss, shuffled_loss and n_tokens [P]: as in `logit_lens`; they show whether the model predicts these prompts
       better than shuffled ones
-    - removal_order [L]: only for attention or MLP, the order of removal. The three measures are then [L], and only
-      they, their values per prompt and this order are returned
+    - removal_order [L]: the order of removal; only for attention or MLP. In this case the three measures have shape
+      [L], and nothing else is returned except their values per prompt
     - <key>_by_prompt [P, …]: per prompt
 
     Losses of one-token prompts are NaN and are left out of all means, with a warning.

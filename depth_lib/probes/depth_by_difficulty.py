@@ -38,8 +38,9 @@ def depth_by_difficulty(
     >>> result["levels"].tolist(), result["mean_layer_effect"].shape
     ([2.0, 3.0, 4.0, 5.0, 6.0], torch.Size([5, 4, 4]))
 
-    Like `layer_effects`, where t is the position that predicts the answer's first token. For an example with `within`,
-    t is instead each of up to 4 positions inside the answer, drawn with seed 123. Effects are maxima over t.
+    Effects are defined as in `layer_effects`, except that t is the position that predicts the answer's first token. For
+    an example with `within`, t is instead each of up to 4 positions inside the answer, drawn with seed 123. Effects are
+    maxima over t.
 
     - llm: from `load_model`
     - examples: from `load_examples`, or a list of Example(level, question, answer)

@@ -20,7 +20,7 @@ MISSING = "–"
 def depth_table(depths: pd.DataFrame, wide: bool = False) -> Any:
     """17 (0.64) [16, 18]: the depth, its ratio and its interval. The darker, the deeper.
 
-    A row per model and dataset, a column per rule; wide: a row per model, as in the papers.
+    A row per model and data set, a column per rule; wide: a row per model, as in the papers.
     depths: what `effective_depth.tables.depths` returned.
     """
     names = {name: rule.title for name, rule in RULES.items()}

@@ -41,7 +41,7 @@ class Study(dict):
     `pairs` has the labels of questions other than the papers', and `paths` the files. `problems` are warned about:
     unreadable files, runs without results, results of earlier versions, and different prompts or weights in one row.
 
-    Raises MissingArtifact if the folder has no results for these models and datasets, or none that can be read.
+    Raises MissingArtifact if the folder has no results for these models and data sets, or none that can be read.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Study(dict):
                 yield f"{dataset} × {model}: {name} is not what {RECORD} says ({'; '.join(other)})"
 
     def _mixtures(self) -> Iterator[str]:
-        """A line for each dataset with results of different prompts, and each model with different weights."""
+        """A line for each data set with results of different prompts, and each model with different weights."""
         groups = defaultdict(lambda: defaultdict(dict))
         for (dataset, model, probe), result in self.items():
             meta = result["meta"]
@@ -113,16 +113,16 @@ class Study(dict):
                 yield f"{what}: " + ", ".join(f"{name} ({', '.join(some)})" for name, some in having.items())
 
     def of(self, probe: str) -> dict[tuple[str, str], dict]:
-        """(dataset, model) -> result of one probe, models and datasets in the study's order."""
+        """(dataset, model) -> result of one probe, models and data sets in the study's order."""
         return {(dataset, model): result for (dataset, model, other), result in self.items() if other == probe}
 
     @property
     def with_depths(self) -> list[str]:
-        """All datasets but those that have levels of difficulty only."""
+        """All data sets but those that have levels of difficulty only."""
         return [dataset for dataset in self.datasets if self._has_depths(dataset)]
 
     def missing(self) -> list[str]:
-        """A line for each model × dataset that lacks a probe which another has there, with the command that runs it."""
+        """A line for each model × data set that lacks a probe which another has there, with the command to run it."""
         lines = []
         for model, dataset in product(self.models, self.datasets):
             expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else LEVEL_PROBES)}
@@ -135,14 +135,14 @@ class Study(dict):
         return lines
 
     def _asked(self, axis: int, name: str, *parameters: str) -> dict:
-        """These parameters of a run in the folder of a dataset (axis 0) or model (1), without those of every run."""
+        """These parameters of a run in the folder of a data set (axis 0) or model (1), without those of every run."""
         paths = (path for key, path in self._found.items() if key[axis] == name)
         asked = next((found for path in paths if (found := record_in(path.parent).get("params"))), {})
         common = {"PASSES": 1, "PART": "all", "CHAT": False}
         return {one: asked[one] for one in parameters if one in asked and asked[one] != common.get(one)}
 
     def _probes_on(self, dataset: str) -> set[str]:
-        """The probes that any model in the folder has on a dataset."""
+        """The probes that any model in the folder has on a data set."""
         return {probe for other, _, probe in self._found if other == dataset}
 
     def _has_depths(self, dataset: str) -> bool:
@@ -172,7 +172,7 @@ def load_results(
 
     Values per prompt and token ids are left out. For an erasure, layer 0 is the embeddings.
 
-    Raises MissingArtifact if the folder has no results for these models and datasets, or none that can be read.
+    Raises MissingArtifact if the folder has no results for these models and data sets, or none that can be read.
     Cost: no forward pass.
     """
     frames = [
@@ -221,7 +221,7 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
                     warn(f"reading {path}, not {found[key][1].name} beside it; remove one")
                 found[key] = (name.pair, name.changed, rows.index(name.probe)), path
     if not found:
-        of_part = zip(folder.absolute().parents, ("*/*.pt", "*.pt"), strict=False)  # a dataset's, a run's
+        of_part = zip(folder.absolute().parents, ("*/*.pt", "*.pt"), strict=False)  # a data set's, a run's
         give = next((f"give {above}, or " for above, inner in of_part if any(map(is_result, folder.glob(inner)))), "")
         if give or folder.is_file() or any(folder.glob("*.pt")):
             raise MissingArtifact(

@@ -49,7 +49,10 @@ class Options(Params):
     OUT: str = Field("", description="folder of the results; by default outputs (outputs/demo for --set demo)")
     PROBES: Words = Field([], description=f"{', '.join(ARTIFACTS)}; by default those in the params files")
     SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, or your own")
-    MODELS: Words = Field([], description='in place of a set: names, folders, GGUF files or Hub ids, as "A B" or A,B')
+    MODELS: Words = Field(
+        [],
+        description='models to run instead of those of --set: names, folders, GGUF files or Hub ids, as "A B" or A,B',
+    )
     DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
     JOBS: int = Field(
         0,
@@ -59,10 +62,12 @@ class Options(Params):
     )
     KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
     LIST: bool = Field(False, description="only print the command of each unfinished run, for a job array")
-    AT_MOST: float = Field(0.05, description="nats per token that the removed blocks may cost")
+    AT_MOST: float = Field(0.05, description="largest cost of the removed blocks, in nats per token")
     SAVE: str = Field("", description="write the shorter model to this folder")
     CHOICES: int = Field(
-        200, ge=0, description="how many HellaSwag questions measure the accuracy before and after removal; 0: none"
+        200,
+        ge=0,
+        description="number of HellaSwag questions on which accuracy is measured before and after removal; 0: none",
     )
     TO: str = Field("", description="write figures and numbers to this folder")
 
@@ -86,8 +91,8 @@ class Options(Params):
         return self.model_dump(include={*Params.model_fields} - {*but}, exclude_unset=True)
 
     def runs(self) -> list[Run]:
-        """Every model with every dataset, model by model. Without PROBES each dataset has those of its params file; a
-        probe that reads no prompts is on one of a model's datasets only: GSM8K, or the first."""
+        """Every model with every data set, model by model. Without PROBES each data set has those of its params file; a
+        probe that reads no prompts is on one of a model's data sets only: GSM8K, or the first."""
         datasets = sorted(dict.fromkeys(self.DATASETS) or PAPER_DATASETS, key=lambda name: name != "gsm8k")
         if problem := not_among(ARTIFACTS, "PROBES", *self.PROBES):
             raise ParamsError(problem)
@@ -204,7 +209,8 @@ def _default(name: str, field: FieldInfo) -> str:
     if field.default in ("", None, False, []):
         return ""
     if name == "SOURCE":
-        return "  [default: from params files, embedded for toys and usually hub for other models; sample for prune]"
+        others = "from the data set's params file, usually hub"
+        return f"  [default: embedded for toys; for other models, {others}; sample for prune]"
     if name == "DTYPE":
         return "  [default: from params files, else the checkpoint's own; float32 for toys and GGUF files]"
     return f"  [{'from params files, else' if name in Params.model_fields else 'default:'} {field.default}]"
@@ -223,14 +229,14 @@ def _kind(annotation: Any) -> str:
 
 @_takes("MODELS", "DATASETS", *_RUN, *_ENGINE)
 def demo(asked: Options) -> int:
-    """Run three toy models on three embedded datasets; table and figures go to outputs/demo (3 to 8 minutes)."""
+    """Run three toy models on three embedded data sets; table and figures go to outputs/demo (3 to 8 minutes)."""
     values = {"SET": "demo", "CONTROL": True, "JOBS": 2} | asked.model_dump(exclude_unset=True)
     return sweep(Options(**values))
 
 
 @_takes("MODELS", "DATASETS", *_RUN, *_ENGINE)
 def real(asked: Options) -> int:
-    """Run a language model of 135M parameters (a 93 MB download) on three datasets; its table is in outputs/real."""
+    """Run a language model with 135M parameters (a 93 MB download) on three data sets; its table is in outputs/real."""
     values = {"MODELS": [*WHEELS], "OUT": "outputs/real"} | asked.model_dump(exclude_unset=True)
     return sweep(Options(**values))
 
@@ -245,7 +251,7 @@ def sweep(asked: Options) -> int:
 
 @_takes("MODEL_ID", *_RUN, "JOBS")
 def run(asked: Options, model: str, dataset: str) -> int:
-    """Run one model on one dataset, and print its effective depths. Example: run toy-8l gsm8k --source embedded"""
+    """Run one model on one data set, and print its effective depths. Example: run toy-8l gsm8k --source embedded"""
     runs = asked.model_copy(update={"MODELS": [model], "DATASETS": [dataset]}).runs()
     if failed := _run(asked, runs):
         return failed

@@ -1,4 +1,4 @@
-"""What the toy models read: sums of one-digit numbers, and templated text in the formats of the three datasets."""
+"""What the toy models read: sums of one-digit numbers, and templated text in the formats of the three data sets."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Files of rows, and a dataset of one's own."""
+"""Files of rows, and a data set of one's own."""
 
 import json
 

@@ -110,17 +110,17 @@ def section(rows: pd.DataFrame) -> str:
     """The part of docs/coverage.md with its explanation."""
     return f"""## What random weights reach
 
-Printed by `python -m tests.effective_depth.null`: {len(rows)} untrained models, two of each of {len(KINDS)}
-architectures, on five prompts of GSM8K. One has the weights that transformers initialises; in the other, every weight
-is redrawn on a larger scale, which spreads the logits. The models
+The table is printed by `python -m tests.effective_depth.null`. It shows {len(rows)} untrained models, two for each of
+{len(KINDS)} architectures, on five prompts of GSM8K. The first of the two has the weights that transformers
+initialises; in the second, every weight is redrawn on a larger scale, which spreads the logits. The models
 are {min(WIDTHS)} to {max(WIDTHS)} wide and have {min(DEPTHS)} to {max(DEPTHS)} blocks.
 
 {table(rows)}
 
 A result is therefore reported as having no reliable depth if
 
-- **kl**, **overlap**: the largest KL divergence is below {LEAST_KL:g} nat, or the model predicts its prompts' tokens
-  less than {LEAST_GAIN:g} nats per token better than the same tokens in a shuffled order. Files without this loss,
+- **kl**, **overlap**: the largest KL divergence is below {LEAST_KL:g} nat, or the model's loss on its prompts is less
+  than {LEAST_GAIN:g} nats per token below its loss on the same tokens in shuffled order. Files without these losses,
   such as the papers' own, skip this test.
 - **cosine**: the root mean square of the mean cosine over layers is below {LEAST_COSINE:g} / √d. A random direction in
   d dimensions has a cosine of about 1 / √d. Files without d skip this test."""

@@ -19,7 +19,7 @@ def row(page, metric):
 
 
 def cells(found, metric):
-    """A depth with its interval of each dataset."""
+    """A depth with its interval of each data set."""
     rows = [found.loc[metric, dataset] for dataset in DATASETS]
     return [f"{one.ed:.0f} [{one.low:.0f}, {one.high:.0f}]" for one in rows]
 

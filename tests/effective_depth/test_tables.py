@@ -122,7 +122,7 @@ def test_two_models_are_too_few_and_three_that_agree_exactly_have_no_interval(pu
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """The papers' twelve models on three datasets, and a toy without a cosine depth."""
+    """The papers' twelve models on three data sets, and a toy without a cosine depth."""
     folder = write_published(tmp_path_factory.mktemp("paper"))
     write_depths(folder, "gsm8k", "toy-8l", 8, None, 4, 6)
     return folder

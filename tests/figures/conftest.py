@@ -22,7 +22,7 @@ def write_models(out, models, datasets=DATASETS, probes=tuple(ARTIFACTS)):
 
 @pytest.fixture(scope="session")
 def sizes(tmp_path_factory):
-    """Models of 4, 30 and 80 blocks on three datasets."""
+    """Models of 4, 30 and 80 blocks on three data sets."""
     return write_models(tmp_path_factory.mktemp("sizes"), SIZES)
 
 

@@ -90,7 +90,7 @@ def test_layer_0_is_at_the_top_of_effects_as_in_the_papers_and_at_the_bottom_of_
     effects = plot("layer_effects", result_of("layer_effects", 8))
     erasure = plot("residual_erasure", result_of("residual_erasure", 8))
     assert effects.yaxis_inverted() and not erasure.yaxis_inverted()
-    assert np.ma.getmaskarray(effects.images[0].get_array())[5, 2], "what is no later layer is white"
+    assert np.ma.getmaskarray(effects.images[0].get_array())[5, 2], "what is not a later layer is white"
 
 
 @pytest.mark.parametrize("kind, probe, depth", [("cosine", "relative_contribution", 2), ("lens_kl", "logit_lens", 4)])

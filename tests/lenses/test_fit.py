@@ -96,7 +96,7 @@ def test_an_interrupted_fit_goes_on_at_the_next_text(kind, llama, tmp_path, monk
         patch.setattr(module, "run", stops_at_the_third)
         with pytest.raises(KeyboardInterrupt):
             dl.fit_lens(llm, TEXTS, kind, path)
-    assert not path.exists(), "half a lens is no lens"
+    assert not path.exists(), "half a lens is not a lens"
     monkeypatch.setattr(module, "run", lambda *args, **named: seen.append(1) or of_text(*args, **named))
     resumed = dl.fit_lens(llm, TEXTS, kind, path)
     assert len(seen) == 4 and "2 texts are done" in capsys.readouterr().out

@@ -70,7 +70,7 @@ class NotBuilt(Exception):
 def tiny(kind):
     """A tiny random model of this kind, float64 where it computes in that.
 
-    Raises NotBuilt with the reason, also for what is no decoder.
+    Raises NotBuilt with the reason, also for what is not a decoder.
     """
     if kind in LARGE:
         raise NotBuilt("its tiny model is not tiny")

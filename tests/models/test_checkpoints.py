@@ -1,4 +1,4 @@
-"""What is no ordinary folder: which GGUF file is meant, and why one, or a package that carries one, is refused."""
+"""What is not an ordinary folder: which GGUF file is meant, and why one, or a package that carries one, is refused."""
 
 import hashlib
 import itertools

@@ -89,7 +89,7 @@ def test_a_model_whose_blocks_run_twice_is_refused_by_name(monkeypatch):
 
 
 class Exponential(LlamaForCausalLM):
-    """Its logits are no module's output."""
+    """Its logits are not the output of a module."""
 
     def forward(self, *args, **options):
         output = super().forward(*args, **options)

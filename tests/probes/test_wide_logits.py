@@ -56,7 +56,7 @@ def test_a_divergence_of_hundreds_of_nats_is_not_cut_off():
 @pytest.mark.parametrize("bias", [False, True])
 @torch.no_grad()
 def test_an_unembedding_elsewhere_sends_its_weights_once_after_more_rows_than_features(bias):
-    """Where it is no plain product, they are not used, and not asked for again."""
+    """Where it is not a plain product, they are not used, and not asked for again."""
     module, calls = torch.nn.Linear(4, 9, bias=bias), []
     config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=9))
     llm = SimpleNamespace(unembed=lambda x: calls.append(len(x)) or module(x), config=config)

@@ -19,7 +19,7 @@ def turns(result):
 
 
 def table(study):
-    """For each rule and dataset the depth with its interval, and how often the mean cosine rises through zero."""
+    """For each rule and data set the depth with its interval, and how often the mean cosine rises through zero."""
     (model,) = study.models
     found = depths(study).query("variant == ''")
     found["turns"] = [turns(study[dataset, model, "relative_contribution"]) for dataset in found.dataset]
