@@ -112,7 +112,7 @@ def section(rows: pd.DataFrame) -> str:
 
 The table is printed by `python -m tests.effective_depth.null`. It shows {len(rows)} untrained models, two for each of
 {len(KINDS)} architectures, on five prompts of GSM8K. The first of the two has the weights that transformers
-initialises; in the second, every weight is redrawn on a larger scale, which spreads the logits. The models
+initialises. In the second, every weight is redrawn on a larger scale, which spreads the logits. The models
 are {min(WIDTHS)} to {max(WIDTHS)} wide and have {min(DEPTHS)} to {max(DEPTHS)} blocks.
 
 {table(rows)}
