@@ -14,7 +14,7 @@ from .effective_depth.rules import RULES, Rule
 from .effective_depth.tables import effective_depths
 from .figures.grid import figure_of, save
 from .figures.kinds import KINDS, find_kind
-from .files import writable_folder
+from .files import path_of, writable_folder
 from .params import params_files
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
@@ -192,7 +192,7 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
         raise ValueError(
             f'"{name}" is a {type(source).__name__}; give a model, a result, a Run or a folder of results.'
         )
-    source, folder = str(folder), Path(folder).resolve()
+    source, folder = str(folder), path_of(folder).resolve()
     model = prompts is not None or source in params_files("models")
     if (folder / "config.json").is_file() or model and not folder.is_dir():
         raise ValueError(f"{name}: {source} is no folder of results; give the model itself, dl.load_model({source!r}).")

@@ -20,6 +20,11 @@ def cache_folder(kind: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depth_lib" / kind
 
 
+def path_of(path: str | Path) -> Path:
+    """A path that a user gave, with the home folder for its ~."""
+    return Path(os.path.expanduser(path))
+
+
 def can_be_folder(name: str) -> bool:
     """Whether a folder can have this name."""
     return Path(name).name == name and name not in ("", "..")
@@ -28,7 +33,7 @@ def can_be_folder(name: str) -> bool:
 def in_project(path: str | Path) -> Path:
     """A path; in notebooks/ of a clone, where Jupyter starts kernels, relative to the clone's root."""
     root = Path(__file__).resolve().parents[1]
-    path = Path(path).expanduser()
+    path = path_of(path)
     return root / path if Path.cwd() == root / "notebooks" and not path.exists() else path
 
 
@@ -39,14 +44,23 @@ def writable_folder(folder: str | Path, error: type[Exception]) -> Path:
     """A folder to save something in, created if there is none. Raises `error` if that is impossible."""
     if not str(folder):
         raise error(f"folder is {folder!r}; give the path of a folder.")
-    if Path(folder).is_file():
+    path = path_of(folder)
+    if path.is_file():
         raise error(f"{folder} is a file; give the path of a folder.")
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as problem:
         raise error(f"{folder} cannot be written ({problem.strerror}); give the path of another folder.") from problem
-    return Path(folder)
+    return path
+
+
+def empty_folder(folder: str | Path, error: type[Exception]) -> Path:
+    """`writable_folder`, without any file that saving could replace."""
+    path = writable_folder(folder, error)
+    if any(path.iterdir()):
+        raise error(f"{folder} is not empty, and saving could replace its files; give the path of a new folder.")
+    return path
 
 
 def move_aside(path: Path, reason: str) -> Path:

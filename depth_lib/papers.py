@@ -15,6 +15,7 @@ from .data.pairs import find_pair
 from .data.prompts import load_prompts
 from .figures.grid import figure_of, study_figure
 from .figures.kinds import KINDS, Kind, only
+from .files import path_of
 from .params import command
 from .results.schemas import MissingArtifact
 from .results.study import Study
@@ -92,7 +93,7 @@ def paper(
         raise ValueError(f"no figure is called {figure!r}; use one of {', '.join(names)}")
     name, which, *datasets = *(FIGURES | HU)[figure], *[""] * (figure in FIGURES)
     kind = KINDS[name]
-    folder = of if isinstance(of, str | Path) and Path(of).is_dir() else None
+    folder = of if isinstance(of, str | Path) and path_of(of).is_dir() else None
     if not folder and not isinstance(of, TransformersModel | Mapping):
         raise ValueError(f"{of!r} is not a folder of results, a model from dl.load_model or a probe's result.")
     if prompts is not None and not isinstance(of, TransformersModel):

@@ -22,6 +22,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from .files import path_of
+
 # A clone has params/ beside the package, an installed wheel has it inside.
 _INSIDE = Path(__file__).parent / "registry"
 INSTALLED = _INSIDE.is_dir()
@@ -47,8 +49,8 @@ def words(value: Any) -> Any:
     """The words of a text; a path that exists is one word."""
     if not isinstance(value, str):
         return value
-    parts = [value] if Path(value).exists() else [part.strip() for part in value.split(",")]
-    return [word for part in parts for word in ([part] if part and Path(part).exists() else part.split())]
+    parts = [value] if path_of(value).exists() else [part.strip() for part in value.split(",")]
+    return [word for part in parts for word in ([part] if part and path_of(part).exists() else part.split())]
 
 
 Words = Annotated[list[str], BeforeValidator(words)]  # "a b" and "a,b" are ["a", "b"]

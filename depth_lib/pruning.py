@@ -8,8 +8,10 @@ from nnsight import TransformersModel
 
 from .data.choices import Choice
 from .data.orders import AT_MOST
+from .data.tokens import texts_of
 from .effective_depth.accuracy import accuracy, accuracy_change
 from .effective_depth.removal import Removable, blocks_named, removable
+from .files import path_of
 from .models.removal import remove_blocks, save_model, stretch_of
 from .probes.block_removal import block_removal
 from .probes.choice_accuracy import checked_choices, choice_accuracy
@@ -54,10 +56,11 @@ class Pruned:
         return f"{self.removable}\n{self.accuracy}".strip()
 
     def save(self, folder: str | Path) -> Path:
-        """Write a folder that transformers reads, and return the path of its model card, README.md.
+        """Write a new folder that transformers reads, and return the path of its model card, README.md.
 
-        Raises ValueError if the config cannot say which blocks the model has.
+        Raises ValueError if the folder is not empty, or if the config cannot say which blocks the model has.
         """
+        folder = path_of(folder)
         save_model(self.model, folder)
         card = _CARD.format(
             base=self.base,
@@ -65,9 +68,9 @@ class Pruned:
             removable=self.removable,
             accuracy=self.accuracy,
             n_prompts=self.n_prompts,
-            folder=Path(folder).name,
+            folder=folder.name,
         )
-        path = Path(folder) / "README.md"
+        path = folder / "README.md"
         path.write_text(card, encoding="utf-8")
         return path
 
@@ -89,10 +92,12 @@ def prune(
 
     Returns a Pruned, with `.model` and `.save(folder)`.
 
-    Raises ValueError if no block can be removed at this cost.
+    Raises ValueError for a single prompt, or if no block can be removed at this cost.
     Cost: that of `block_removal`, and two forward passes per ending of the choices.
     """
-    choices = checked_choices(choices)
+    prompts, choices = texts_of(prompts), checked_choices(choices)
+    if len(prompts) < 2:
+        raise ValueError("prune chooses blocks on some prompts and measures others; give two or more.")
     sizes = "refined" if at_most == AT_MOST else "all"  # "refined" is exact for the default only
     result = block_removal(llm, prompts, sizes=sizes)
     found = removable(result, at_most)

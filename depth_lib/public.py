@@ -51,5 +51,6 @@ def _kinds(annotation: Any) -> tuple[type, ...]:
 
 
 def _is(value: object, kind: type) -> bool:
-    """Whether a value is of this kind; True and False do not count as numbers."""
-    return isinstance(value, _KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))
+    """Whether a value is of this kind; True, False and NaN do not count as numbers."""
+    odd = isinstance(value, bool) and kind is not bool or kind is float and value != value
+    return isinstance(value, _KINDS[kind][0]) and not odd

@@ -28,7 +28,7 @@ from .data.rows import PromptError
 from .embedded import SAMPLES, TOYS
 from .files import CANNOT_WRITE, can_be_folder, hold, holder, in_project, write_together
 from .hub import without_retries
-from .models.gguf import WHEELS
+from .models.gguf import WHEELS, gguf_in
 from .params import (
     FIVE_PROBES,
     NAMED_SOURCES,
@@ -104,9 +104,11 @@ def _model_values(name: str, model_id: str | None) -> dict:
     if known := find_model(name):
         return known
     place = model_id or name
-    if in_project(place).is_dir() and not any(in_project(place).glob("*config.json")):
-        raise ParamsError(f"{place} has no config.json; give a folder that save_pretrained or a download wrote")
-    short = name if model_id else (in_project(name).resolve() if in_project(name).exists() else Path(name)).name
+    path = in_project(place)
+    if path.exists() and not gguf_in(path) and not any(path.glob("*config.json")):
+        what = "is a file" if path.is_file() else "has no config.json"
+        raise ParamsError(f"{place} {what}; give a folder that save_pretrained or a download wrote, or a file.gguf")
+    short = name if model_id else (path.resolve() if path.exists() else path).name
     if not model_id and "/" not in name and not checkpoint_of(name):
         problem = not_among(params_files("models"), "MODEL", name) or ""
         stop = "" if problem.endswith("?") else "."

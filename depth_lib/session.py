@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from nnsight import TransformersModel
 
-from .models.check import ONE_AT_A_TIME, SHORTCUTS, check_call, judge, name_of, running
+from .models.check import SHORTCUTS, check_call, judge, name_of, running, undisturbed
 from .models.families import known
 from .models.memory import DoesNotFit, is_full
 from .models.parallel import check_same
@@ -86,7 +86,7 @@ def _name(probe):
 def _run_locally(llm, probe, arguments, over, remote, label):
     """The probe's local results: a list, for all items of `over` or for each prompt."""
     check_same(llm, _name(probe), [value for name, value in arguments.items() if name != "arch"])
-    with ONE_AT_A_TIME, torch.inference_mode(False), contextlib.ExitStack() as bar:
+    with undisturbed(), contextlib.ExitStack() as bar:
         parts = [arguments]
         if "tick" in inspect.signature(probe).parameters and not remote:
             parts = [arguments | {"tick": bar.enter_context(ticked(label))}]

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from .data.tokens import texts_of
 from .effective_depth.tables import effective_depths
 from .figures.marks import COLOURS, STYLE
-from .files import move_aside, writable_folder, write_together
+from .files import move_aside, path_of, writable_folder, write_together
 from .models.bare import check_kind
 from .models.load import load_model
 from .probes.logit_lens import logit_lens
@@ -41,10 +41,10 @@ class DepthLog:
         self, prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase, path: str | Path | None = None
     ) -> None:
         check_kind(tokenizer)
-        if path is not None and Path(path).is_dir():
+        if path is not None and (path := path_of(path)).is_dir():
             raise ValueError(f"{path} is a folder; give the path of a .csv file.")
         self.prompts, self.tokenizer = texts_of(prompts), tokenizer
-        self.path = None if path is None else writable_folder(Path(path).parent, ValueError) / Path(path).name
+        self.path = None if path is None else writable_folder(path.parent, ValueError) / path.name
         self._rows, self._kl, self._first = [], [], True
 
     @with_checked_kinds

@@ -54,6 +54,31 @@ def test_orders_sizes_and_lenses_may_be_arrays_and_paths(toy, lens, tmp_path):
     assert torch.equal(read["res_kl_divs"], lens["res_kl_divs"])
 
 
+def test_a_path_may_begin_at_home(toy, lens, tmp_path, monkeypatch):
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here / "params/datasets"):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    for model in ("a", "b"):
+        path = lens.save(f"~/out/gsm8k/{model}")
+    assert path.is_relative_to(home)
+    assert torch.equal(dl.load_artifact(f"~/out/gsm8k/b/{path.name}")["loss"], lens["loss"])
+    assert dl.load_results("~/out").model.unique().tolist() == ["a", "b"]
+    dl.paper("4a", "~/out")
+    dl.compare({model: f"~/out/gsm8k/{model}" for model in ("a", "b")}).save("~/both")
+    dl.save_artifact("~/again/logitlens_3exps.pt", lens, {})
+    dl.save_model(toy, "~/model")
+    assert len(dl.load_model("~/model").blocks) == 4
+    dl.fit_lens(toy, [TEXT, TEXT], "ridge", path="~/lens.pt").save("~/same.pt")
+    assert dl.load_lens("~/same.pt")["kind"] == dl.load_lens("~/lens.pt")["kind"] == "ridge"
+    assert dl.DepthLog([TEXT], toy.tokenizer, path="~/log/depths.csv").path == home / "log/depths.csv"
+    (home / "rows.jsonl").write_text('{"text": "one"}\n')
+    (here / "params/datasets/rows.yaml").write_text('FILE: ~/rows.jsonl\nTEMPLATE: "{{ text }}"\n')
+    assert dl.load_prompts("rows", 1) == dl.load_prompts("~/rows.jsonl", 1, column="text") == ["one"]
+    assert [path.name for path in here.iterdir()] == ["params"]
+
+
 def test_a_lens_that_gives_no_number_is_an_error_of_the_answer_too(toy):
     broken = {"A": torch.full((4, 128, 128), 1e38), "b": torch.zeros(4, 128)}  # its products overflow
     with pytest.raises(ValueError, match="answer_kl is not finite"):
@@ -105,7 +130,7 @@ WRONG_KIND = {
     ),
     "a lens": (lambda llm: dl.logit_lens(llm, [TEXT], lens={"A": [1], "b": [2]}), "a lens is a dict with A"),
     "a cost": (lambda llm: dl.removable({}, at_most="x"), "removable: at_most is 'x', of type str; give a number"),
-    "no cost": (lambda llm: dl.removable({}, at_most=float("nan")), "at_most is nan; give nats per token"),
+    "no cost": (lambda llm: dl.removable({}, at_most=float("nan")), "at_most is nan, of type float; give a number"),
     "a depth": (lambda llm: dl.ratio({}, 4), "ratio: ed is of type dict; give a whole number or None"),
     "maps": (lambda llm: dl.stretch({}), "stretch needs a result of dl.linear_maps"),
     "accuracy": (lambda llm: dl.accuracy([1, 2]), "accuracy: result is of type list; give a probe's result"),

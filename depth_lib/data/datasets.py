@@ -16,6 +16,7 @@ from jinja2 import StrictUndefined, Template, TemplateRuntimeError, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..embedded import SAMPLES, prompts_path
+from ..files import path_of
 from ..params import NAMED_SOURCES, DatasetFile, Params, ParamsError, find_dataset, not_among, params_files
 from .drawn import DRAWN, drawn_rows
 from .rows import FORMATS, PromptError, file_rows, from_hub
@@ -70,7 +71,8 @@ class Dataset(DatasetFile):
         if self.DATASET in DRAWN and source in NAMED_SOURCES:
             return drawn_rows(self.DATASET, seed)
         if source == "hub" and self.FILE:  # relative to the working directory, or to the folder of the YAML file
-            source = Path(self.FILE) if Path(self.FILE).exists() else self.path.parent / self.FILE
+            file = path_of(self.FILE)
+            source = file if file.exists() else self.path.parent / file
         if source == "hub":
             return self._hub_rows()
         if source in NAMED_SOURCES:
@@ -80,7 +82,7 @@ class Dataset(DatasetFile):
                     f"no sample of {self.DATASET} ships with the package (only of {samples}); give a file"
                 )
             source = prompts_path(self.DATASET, published=source == "sample")
-        return file_rows(Path(source).expanduser())
+        return file_rows(path_of(source))
 
     def _hub_rows(self) -> Iterator[tuple[str, dict]]:
         import datasets  # takes seconds, and files do not need it
@@ -153,7 +155,7 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
     if name not in params_files("datasets") and Path(source).suffix.lower() == ".txt":
         return Dataset.model_validate({"DATASET": name})
     if Path(name).suffix.lower() in FORMATS:
-        if not Path(name).exists():
+        if not path_of(name).exists():
             raise PromptError(f"there is no file {name}")
         of, column = "the one whose fields its rows have, such as gsm8k", ', column="text"'
         if name.lower().endswith(".txt"):
@@ -162,7 +164,7 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
             f"{name} is a file: give it as SOURCE, and as DATASET {of}; in Python dl.load_prompts({name!r}{column})"
         )
     if problem := not_among(params_files("datasets"), "DATASET", name):
-        if Path(name).is_file():
+        if path_of(name).is_file():
             problem = f"{name} is not a supported kind of file; give a .txt, .jsonl, .csv or .parquet file"
         raise PromptError(problem)
     kind = Dataset.model_validate(find_dataset(name))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
+from ..files import path_of
 from ..params import NAMED_SOURCES, not_among, warn
 from .datasets import Dataset, dataset_named
 from .drawn import DRAWN
@@ -70,7 +71,7 @@ def load_prompts(
             'dl.load_prompts("mine.jsonl", column="text")'
         )
     if alone:
-        dataset, source = Path(dataset).stem, Path(dataset).expanduser()
+        dataset, source = Path(dataset).stem, path_of(dataset)
     kind = Dataset.model_validate({"DATASET": dataset}) if alone else dataset_named(dataset, source)
     if seed is not None and not (dataset in DRAWN and source in NAMED_SOURCES):
         raise PromptError(f"{dataset} is not drawn at random, and has no seed; leave seed= out")

@@ -70,8 +70,6 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     Raises ValueError for any other result.
     Cost: no forward pass.
     """
-    if np.isnan(at_most):
-        raise ValueError(f"at_most is {at_most!r}; give nats per token.")
     if not {"removal_sizes", "removal_loss_by_prompt"} <= result.keys():
         raise ValueError("removable needs a result for whole blocks: dl.block_removal(llm, prompts).")
     by_prompt = as_array(fitting(result)["removal_loss_by_prompt"]).astype(float)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from nnsight import TransformersModel
 
-from ..files import move_aside, writable_folder, write_together
+from ..files import move_aside, path_of, writable_folder, write_together
 from ..hub import without_retries
 from ..models.check import name_of
 from ..models.errors import reason
@@ -61,8 +61,8 @@ def lens_path(path: str | Path) -> Path:
     """The path of a lens file in a folder that can be written; LensError if it is neither."""
     if Path(path).suffix != ".pt":
         raise LensError(f"{path} is not a lens file; the path must end in .pt")
-    writable_folder(Path(path).parent, LensError)
-    return Path(path)
+    path = path_of(path)
+    return writable_folder(path.parent, LensError) / path.name
 
 
 def write_lens(path: Path, stored: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
 
 def _found(source, revision):
     """The path of a file, local or on the Hub."""
-    path = Path(source).expanduser()
+    path = path_of(source)
     if path.is_file():
         if revision:
             raise LensError(f"{source} is not on the Hub and has no revision {revision!r}; leave revision out")

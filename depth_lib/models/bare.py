@@ -1,5 +1,7 @@
 """The transformers model inside of what was given as a model in memory."""
 
+from inspect import ismethod
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -26,7 +28,7 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(
             f"a {type(model).__name__} is not a transformers model; load one with AutoModelForCausalLM, or give a name."
         )
-    if any(callable(getattr(part, "weight", None)) for part in base.modules()):  # torch packs them
+    if any(ismethod(getattr(part, "weight", None)) for part in base.modules()):  # torch packs them
         raise ModelError("the model is quantised by quantize_dynamic and holds no weights; give it before that.")
     if base.config.is_encoder_decoder:
         raise ModelError(f"a {type(base).__name__} is an encoder-decoder; give a decoder-only language model.")

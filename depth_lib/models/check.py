@@ -1,7 +1,8 @@
 """Checks a model's detected architecture on the running model."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import nnsight
 import torch
@@ -17,13 +18,21 @@ from .bare import differ, logits_of
 from .errors import ArchitectureError, ModelError
 from .families import architecture, describe, known, of_hooks
 
-ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
+_ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 # Why a shortcut is not used.
 SHORTCUTS = {
     "can_skip_blocks": "its blocks read more of earlier ones than the residual: probes that change it are refused",
     "can_add_rows": "its blocks run on one row at a time: slower",
 }
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No other session of this process, and neither inference mode nor autocast of the caller."""
+    cpu, cuda = (torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda"))
+    with _ONE_AT_A_TIME, torch.inference_mode(False), cpu, cuda:
+        yield
 
 
 def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
@@ -81,7 +90,8 @@ def state_of(model: PreTrainedModel) -> list:
     replaced.
     """
     hooks = (nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks)
-    state: list = [[*hook] for hook in hooks]
+    n_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)  # of which forward runs that many
+    state: list = [n_layers, *([*hook] for hook in hooks)]
     for module in model.modules():
         state.append((id(module), id(vars(module).get("forward")), *module._forward_hooks, *module._forward_pre_hooks))
     for weight in model.parameters():
@@ -180,7 +190,7 @@ def check_here(llm: TransformersModel) -> None:
     """
     function, arguments = check_call(llm)
     try:
-        with ONE_AT_A_TIME, torch.inference_mode(False), torch.no_grad():
+        with undisturbed(), torch.no_grad():
             with llm.session():
                 measured = nnsight.save(function(llm, **arguments))
             with llm.trace(arguments["ids"], use_cache=False):

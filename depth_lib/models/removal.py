@@ -11,7 +11,7 @@ from nnsight import TransformersModel
 from transformers import PreTrainedModel
 
 from ..data.orders import checked_order
-from ..files import writable_folder
+from ..files import empty_folder
 from ..params import warn, whole
 from .bare import differ, logits_of
 from .errors import ModelError, reason
@@ -42,7 +42,10 @@ def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersMod
     known(llm)
     if isinstance(s, Mapping):
         raise ValueError("this is a result; give dl.removable(result), or s and n.")
-    s, n = stretch_of(s) if hasattr(s, "n") else (s, n)
+    if hasattr(s, "n"):
+        if n != 1:
+            raise ValueError(f"n is {n!r}, and a Removable has its own; leave n out.")
+        s, n = stretch_of(s)
     return reorder_blocks(llm, order_without(s, n, len(llm.blocks)))
 
 
@@ -148,17 +151,19 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     2
 
     - llm: a model, such as one from `dl.remove_blocks`
-    - folder: the folder to write to; this may not be the path of an existing file
+    - folder: the folder to write to, which must be new or empty
 
-    Raises ModelError for a model that would give different results after reloading.
+    Raises ModelError for a folder that is not empty, or a model that would give different results after reloading.
     Cost: writes the weights.
     """
     _with_weights(llm)
-    if any(type(part).__module__.startswith("peft.") for part in llm._module.modules()):
+    added = ("peft.", "torch.nn.utils.parametrize")
+    if any(type(part).__module__.startswith(added) for part in llm._module.modules()):
         raise ModelError(
-            "its adapters would be saved under names that nothing reads; "
-            "merge them first: dl.load_model(model.merge_and_unload(), tokenizer)."
+            "its adapters or parametrizations would be saved under names that nothing reads; merge them first: "
+            "dl.load_model(model.merge_and_unload(), tokenizer), or remove_parametrizations(module, name)."
         )
+    folder = empty_folder(folder, ModelError)
     changed = vars(llm._module).get("save_pretrained")  # of a model whose blocks were changed
     (changed or partial(save_whole, llm._module, ""))(folder)
     llm.tokenizer.save_pretrained(folder)
@@ -194,7 +199,6 @@ def save_whole(model: PreTrainedModel, problem: str, folder: str | Path, **optio
     """save_pretrained of a changed model: refused, or with the weights of repeated blocks copied."""
     if problem:
         raise ModelError(f"{problem}, so a saved copy would compute something else; keep it in memory.")
-    writable_folder(folder, ModelError)
     tied = model.get_input_embeddings().weight if model.config.get_text_config().tie_word_embeddings else None
     weights, seen = {}, set()
     for name, weight in model.state_dict(keep_vars=True).items():

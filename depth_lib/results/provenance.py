@@ -10,7 +10,7 @@ from zipfile import is_zipfile
 from ..embedded import TOYS, toy_path
 from ..files import in_project
 from ..hub import cached_commit
-from ..models.gguf import WHEELS, gguf_in
+from ..models.gguf import WHEELS
 from ..params import ParamsError
 from .schemas import ARTIFACTS, RECORD, is_result, parse_name
 
@@ -33,7 +33,7 @@ def checkpoint_of(model_id: str) -> Path | None:
     if model_id in TOYS:
         return toy_path(model_id)
     path = in_project(model_id)
-    if path.is_dir() or gguf_in(path):
+    if path.exists():
         return path
     if model_id.startswith((".", "/", "~")):
         raise ParamsError(f"the checkpoint {model_id} does not exist; check the path")

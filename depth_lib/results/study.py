@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..data.datasets import with_levels
+from ..files import path_of
 from ..params import by_paper, command, in_order, warn, words
 from .artifacts import read_artifact
 from .provenance import differing, record_in
@@ -47,7 +48,7 @@ class Study(dict):
     def __init__(
         self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
     ) -> None:
-        self.folder, models, datasets = Path(folder), words(models), words(datasets)
+        self.folder, models, datasets = path_of(folder), words(models), words(datasets)
         for name, names in (("models", models), ("datasets", datasets)):
             if not isinstance(names, Iterable | None):
                 raise ArtifactError(f"{name} is {names!r}; give names, such as those of the folders in {folder}")

@@ -18,7 +18,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from .. import __version__
-from ..files import in_project, writable_folder
+from ..files import empty_folder, in_project
 from ..models.gguf import WHEELS, fetched
 from ..params import (
     NAMED_SOURCES,
@@ -305,7 +305,7 @@ def prune(asked: Options, model: str) -> int:
     if asked.SAVE and one.params.PASSES > 1:
         raise ParamsError("SAVE cannot write a model whose passes share their weights; leave out --save or --passes")
     if asked.SAVE:
-        writable_folder(asked.SAVE, ParamsError)
+        empty_folder(asked.SAVE, ParamsError)
     source, prompts = one.params.SOURCE, one.prompts
     if source in NAMED_SOURCES:  # ours, not the user's own: what is too long for the model is left out
         prompts = load_prompts(one.params.DATASET, one.params.N_EXAMPLES, source, llm=one.llm)

@@ -138,6 +138,24 @@ def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, toke
     assert "was compiled in place" in line(model, tokenizer)
 
 
+def test_parametrized_weights_are_measured_as_the_weights_that_they_give(tokenizer, tmp_path):
+    models = [build("qwen2").eval() for _ in range(2)]
+    parametrized, plain = (model.model.layers[1].mlp.down_proj for model in models)
+    nn.utils.parametrizations.spectral_norm(parametrized).eval()
+    plain.weight.data = parametrized.weight.detach()
+    llm, truth = (dl.load_model(model, tokenizer) for model in models)
+    assert torch.equal(*(dl.logit_lens(one, ["5 + 7 = 12"])["res_kl_divs"] for one in (llm, truth)))
+    with pytest.raises(dl.ModelError, match="names that nothing reads; .*remove_parametrizations"):
+        dl.save_model(llm, tmp_path)
+
+
+def test_a_number_of_layers_that_was_changed_after_loading_is_named(tokenizer):
+    llm = dl.load_model(build("qwen2"), tokenizer)
+    llm.config.num_hidden_layers = 2
+    with pytest.raises(dl.ModelError, match="its config says 2 layers, and it has 4: correct config.num_hidden_layers"):
+        dl.logit_lens(llm, ["5 + 7 = 12"])
+
+
 @pytest.mark.slow  # torch's compiler is imported
 def test_an_attention_that_is_not_read_is_named_with_the_one_to_load(tokenizer):
     flex = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"), attn_implementation="flex_attention")

@@ -8,6 +8,10 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
+from depth_lib.effective_depth.intervals import Estimate
+from depth_lib.effective_depth.removal import Removable
+from depth_lib.pruning import Pruned
+from depth_lib.sweep.cli import main
 from tests.families import SHAPE, save_family
 from tests.marks import slow
 from tests.tiny_tokenizers import char_tokenizer
@@ -84,6 +88,18 @@ def test_the_path_of_a_file_is_refused(toy, tmp_path):
     with pytest.raises(dl.ModelError, match=r"file is a file; give the path of a folder\.$"):
         dl.save_model(toy, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "here"
+
+
+def test_a_folder_that_is_not_empty_stays_as_it_is(toy, tmp_path, capsys):
+    (tmp_path / "README.md").write_text("mine")
+    pruned = Pruned(Removable(1, 0, 4, Estimate(0.1, 0.1, 0.1), 1.0), dl.remove_blocks(toy, 0), "", "toy-4l", 2)
+    for save in (pruned.save, lambda folder: dl.save_model(toy, folder)):
+        with pytest.raises(dl.ModelError, match="is not empty, and saving could replace its files; give the path of a"):
+            save(tmp_path)
+    with pytest.raises(SystemExit, match="is not empty"):
+        main(["prune", "toy-4l", "--source", "embedded", "--save", str(tmp_path)])
+    assert "loading" not in capsys.readouterr().out
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_adapters_that_are_not_merged_are_refused_with_the_call_that_merges_them(tmp_path):

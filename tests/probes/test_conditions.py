@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+from unittest import mock
 
 import accelerate
 import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib import session
 from depth_lib.models.families import known
 from tests.calls import EVERY, FIVE
 from tests.families import L, save_family
@@ -59,13 +61,19 @@ def with_default(dtype):
 
 
 def under_autocast(folder, call):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return call(dl.load_model(folder, dtype="float32"))
+
+
+def under_a_servers_autocast(folder, call):
     """The model itself computes as it would without; a server of early 2026 has this and bfloat16 by default."""
     llm = dl.load_model(folder, dtype="bfloat16")
     for module in llm._module.modules():
         if not isinstance(module, (type(llm._module), torch.nn.ModuleList)):
             module.forward = torch.autocast("cpu", enabled=False)(module.forward)
     known(llm).checked = None
-    with default_dtype(torch.bfloat16), torch.autocast("cpu", dtype=torch.bfloat16):
+    there = torch.autocast("cpu", dtype=torch.bfloat16)(session._where_the_model_is)
+    with default_dtype(torch.bfloat16), mock.patch.object(session, "_where_the_model_is", there):
         return call(llm)
 
 
@@ -108,6 +116,7 @@ CONDITIONS = {
     "bfloat16 is the default": with_default(torch.bfloat16),
     "float64 is the default": with_default(torch.float64),
     "autocast": under_autocast,
+    "a server's autocast": under_a_servers_autocast,
     "inference mode": in_inference_mode,
     "two GPUs": on_two_gpus,
     "no float64": without_float64,
@@ -129,7 +138,7 @@ def cases():
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
 @pytest.mark.parametrize("family, condition, call", list(cases()))
 def test_the_bits_are_the_same(family, condition, call, folder, truth):
-    dtype = "bfloat16" if condition == "autocast" else "float32"
+    dtype = "bfloat16" if condition == "a server's autocast" else "float32"
     found, expected = CONDITIONS[condition](folder(family), CALLS[call]), truth(family, call, dtype)
     assert found.keys() == expected.keys()
     for key, value in expected.items():
