@@ -39,8 +39,12 @@ CONFIGS = {
     "gemma2": _of(tf.Gemma2Config, **SLIDING, **SOFT),
     "gemma3": _of(tf.Gemma3TextConfig, **SLIDING),
 }
-QUICK = [*[("gpt_neo", 12, MOST), ("gpt_neo", MOST, 30), ("gpt_neo_long", 24, 20)], ("mistral", 12, 13)]
-OTHERS = [("gpt_neo", 24, 20), *((name, 12, n_tokens) for name in CONFIGS for n_tokens in (2, 11, 12, 13, MOST))]
+QUICK = [("gpt_neo", 12, MOST), ("gpt_neo_long", 24, 20), ("mistral", 12, 13)]
+OTHERS = [
+    ("gpt_neo", MOST, 30),
+    ("gpt_neo", 24, 20),
+    *((name, 12, n_tokens) for name in CONFIGS for n_tokens in (2, 11, 12, 13, MOST)),
+]
 SLOW = [slow(*case) for case in OTHERS if case not in QUICK]
 
 

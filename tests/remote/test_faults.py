@@ -19,6 +19,7 @@ from depth_lib.remote import job
 from depth_lib.remote.job import PAUSES, QUIET, RESULT_STAYS, SILENCE, UNKNOWN  # as imported: tests are less patient
 from depth_lib.remote.journal import Journal
 from tests.calls import TEXTS
+from tests.marks import slow
 from tests.remote.loopback.fixture import KEY, journal
 
 CANCELLED = "Your job was cancelled or preempted by the server."
@@ -44,9 +45,9 @@ def ask(llm, loopback):
         ({"poll": [(b"null", 200), (b"7", 200), (b"[]", 200)]}, "could not be reached"),
         ({"forget": [True, True], "result": ["moved", "moved"]}, ""),
         ({"result": ["truncated", "reset"]}, ""),
-        ({"result": [503, "reset", 502]}, "could not be reached"),
+        slow({"result": [503, "reset", 502]}, "could not be reached"),
         ({"result": [403, 404, 403]}, "the address of its result is refused (HTTP 403)"),
-        ({"poll": ["hang"], "result": ["hang"]}, ""),
+        slow({"poll": ["hang"], "result": ["hang"]}, ""),
     ],
     ids=str,
 )
@@ -70,7 +71,7 @@ def left_behind(llm, loopback, seconds):
     file.write_text(json.dumps(entry | {"submitted": entry["submitted"] - seconds}))
 
 
-@pytest.mark.parametrize("forgotten", [{"forget": [True] * 9}, {"result": [403]}], ids=str)
+@pytest.mark.parametrize("forgotten", [slow({"forget": [True] * 9}), {"result": [403]}], ids=str)
 def test_a_job_that_the_server_has_forgotten_is_sent_again_once_and_that_is_said_in_a_line(
     llm, loopback, capfd, forgotten
 ):
@@ -143,9 +144,9 @@ REFUSED = [
         "ask",
         (1, 0),
     ),
-    ({"result": [(saved({"result": RIGHT}), 200)] * 999}, remote.ResultRefused, "lacks `model` or", "ask", (1, 0)),
+    slow({"result": [(saved({"result": RIGHT}), 200)] * 999}, remote.ResultRefused, "lacks `model` or", "ask", (1, 0)),
     ({"result": [(saved({"model": {}}), 200)] * 999}, remote.ResultRefused, "lacks `model` or", "ask", (1, 0)),
-    ({"result": [(saved([1]), 200)] * 999}, remote.ResultRefused, "lacks `model` or", "ask", (1, 0)),
+    slow({"result": [(saved([1]), 200)] * 999}, remote.ResultRefused, "lacks `model` or", "ask", (1, 0)),
     ({"end": [CANCELLED]}, remote.JobFailed, "cancelled or preempted.*run again to submit", "send", (1, 1)),
     ({"end": [TOO_LONG]}, remote.JobFailed, "make smaller jobs .set DEPTH_LIB_PROMPTS_PER_JOB or ", None, (1, 1)),
 ]
@@ -157,7 +158,7 @@ def test_a_fault_that_stays_is_named_and_a_rerun_completes(
 ):
     before = loopback.n_posts
     with loopback.faults(**faults), monkeypatch.context() as patch:
-        patch.setattr(job, "SILENCE", 0.3)
+        patch.setattr(job, "SILENCE", 0.1)
         with pytest.raises(kind, match=says) as caught:
             ask(llm, loopback)
     assert posts[0] in (loopback.n_posts - before, None) and caught.value.retry == retry

@@ -173,8 +173,8 @@ def test_a_foreign_journal_cannot_send_the_key_elsewhere(loopback, truth, comput
     "changed",
     [
         5,
-        {"job_id": "../whoami"},
-        {"submitted": float("nan")},
+        slow({"job_id": "../whoami"}),
+        slow({"submitted": float("nan")}),
         *map(slow, ([], None, "submitted", {"job_id": 7}, {"job_id": None}, {"state": "new"})),
         *map(slow, ({"submitted": "yesterday"}, {"meta": [1]})),
     ],
