@@ -160,7 +160,7 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
         raise ValueError('give at least two results, or models with prompts: dl.compare({"base": a, "tuned": b}).')
-    found = {name: _results_of(name, source, prompts) for name, source in of.items()}
+    found = {str(name): _results_of(str(name), source, prompts) for name, source in of.items()}
     if prompts is not None and not any(isinstance(source, TransformersModel) for source in of.values()):
         raise ValueError("prompts are for models, and these are results; leave the prompts out.")
     first, *others = found

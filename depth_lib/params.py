@@ -57,9 +57,9 @@ Words = Annotated[list[str], BeforeValidator(words)]  # "a b" and "a,b" are ["a"
 
 
 def _no_number(value: Any) -> Any:
-    """The value; ValueError for 1 and 0, which are not True and False elsewhere."""
-    if type(value) is int:
-        raise ValueError('use True, False, "local" or a URL (https://…)')
+    """The value; ValueError for 1 and 0, which are not True and False elsewhere, and for a URL without its scheme."""
+    if type(value) is int or re.match(r"(?!https?://).*[.:]", str(value)):
+        raise ValueError('use True, False, "local" or a URL with its http:// or https://')
     return value
 
 
@@ -167,7 +167,12 @@ def load_params(path: Path) -> dict:
     """The values in a params file. ParamsError with all problems, one per line, each with the file."""
     key, kind = ("DATASET", DatasetFile) if path.parent.name == "datasets" else ("MODEL", ModelFile)
     try:
-        values = checked(dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {}), kind)
+        text = path.read_text(encoding="utf-8")
+        if twice := re.search(r"(?ms)^(\w+)\s*:.*^\1\s*:", text):
+            raise ParamsError(f"{twice[1]} is given twice; delete one")
+        values = checked(dict(yaml.safe_load(text) or {}), kind)
+        if values.keys() >= {"REPOSITORY", "FILE"}:
+            raise ParamsError("FILE is in place of REPOSITORY; delete one")
         if values.get(key, path.stem) != path.stem:
             raise ParamsError(f"{key} is {values[key]}; give the file this name, or leave {key} out")
         return values
@@ -179,10 +184,15 @@ def load_params(path: Path) -> dict:
 
 def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
     """The params files of all models or data sets by name: the package's, and those of params/ in the working
-    directory, which replace files of the same name."""
+    directory, which replace files of the same name. ParamsError for two of one name."""
     files = {}
     for root in (PARAMS, Path("params")):
-        files |= {path.stem: path for path in root.glob("models/*/*.yaml" if kind == "models" else "datasets/*.yaml")}
+        own = {}
+        for path in sorted(root.glob("models/*/*.yaml" if kind == "models" else "datasets/*.yaml")):
+            if path.stem in own:
+                raise ParamsError(f"{own[path.stem]} and {path} have the same name; rename one of them")
+            own[path.stem] = path
+        files |= own
     return dict(sorted(files.items()))
 
 

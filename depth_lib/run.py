@@ -411,7 +411,6 @@ class Run:
         """The model, loaded on first use."""
         from .models.load import load_model
         from .models.memory import check_fits
-        from .models.unroll import unroll
 
         params, source = self.params, self._weights
         how: dict[str, Any] = {"revision": params.REVISION}
@@ -421,8 +420,7 @@ class Run:
         print(f"loading {source}")
         if not self.on_server and source not in (*TOYS, *WHEELS):
             check_fits(source, **how)
-        llm = load_model(source, remote=self.remote, **how)
-        return llm if params.PASSES == 1 else load_model(unroll(llm._module, params.PASSES), llm.tokenizer)
+        return load_model(source, remote=self.remote, passes=params.PASSES, **how)
 
     def begin(self) -> None:
         """Print the parameters, claim the folder, and load the model if a result is missing."""

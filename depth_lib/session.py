@@ -56,8 +56,8 @@ def run(
         return _concatenated(_run_as_jobs(llm, probe, arguments, over, remote, label))
     if not llm.dispatched:
         raise ValueError(
-            f"{name_of(llm)} was loaded for a server, without its weights; give remote=True to the probe too, and "
-            "its result to dl.effective_depths or dl.paper; or load it with remote=False"
+            f"{name_of(llm)} was loaded for a server, without its weights; give remote={known(llm).remote!r} to the "
+            "probe too, and its result to dl.effective_depths or dl.paper; or load it with remote=False"
         )
     try:
         result = _concatenated(_run_locally(llm, probe, arguments, over, remote, label))

@@ -41,8 +41,8 @@ class DepthLog:
         self, prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase, path: str | Path | None = None
     ) -> None:
         check_kind(tokenizer)
-        if path is not None and (path := path_of(path)).is_dir():
-            raise ValueError(f"{path} is a folder; give the path of a .csv file.")
+        if path is not None and (path := path_of(path)).suffix.lower() != ".csv":
+            raise ValueError(f"{path} is not a .csv file; give the path of one, such as depths.csv.")
         self.prompts, self.tokenizer = texts_of(prompts), tokenizer
         self.path = None if path is None else writable_folder(path.parent, ValueError) / path.name
         self._rows, self._kl, self._first = [], [], True

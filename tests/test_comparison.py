@@ -53,6 +53,16 @@ def test_two_results_are_a_frame_and_curves_in_one_panel(base_and_tuned):
         found.plot("cosine")
 
 
+def test_the_names_may_be_steps_of_a_training(base_and_tuned, tmp_path):
+    by_step = dict(zip((100, 200), base_and_tuned, strict=True))
+    found = dl.compare(by_step)
+    assert found.frame["second"].unique().tolist() == ["200"] and len(found.save(tmp_path)) > 1
+    assert {"100", "200"} <= {text.get_text() for text in found.plot("lens_kl")[0].legends[0].texts}
+    (ax,) = dl.plot("lens_kl", by_step).figure.axes
+    assert "100" in ax.get_legend_handles_labels()[1]
+    assert dl.effective_depths(by_step).index.unique("model").tolist() == ["100", "200"]
+
+
 def test_the_note_names_settings_by_which_other_tokens_are_measured_or_another_lens(base_and_tuned):
     base, tuned = base_and_tuned
     for settings, said in (

@@ -95,6 +95,11 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
         ("REMOTE: maybe", "REMOTE is 'maybe': Input should be a valid boolean, unable to interpret input (run on NDIF"),
         ("TEMPLATE: of a dataset", 'key "TEMPLATE" is not known'),
         ("1: x", 'key "1" is not known'),
+        ("SEED: 1\nMODEL_ID: x\nSEED: 2", "SEED is given twice; delete one"),
+        (
+            "REMOTE: server:8001",
+            "REMOTE is 'server:8001': Value error, use True, False, \"local\" or a URL with its http",
+        ),
         ("just words", "cannot be read ("),
         ("MODEL: [", "cannot be read (while parsing"),
         ("MODLE: x\nN_EXAMPLES: 0", "params.yaml: N_EXAMPLES is 0: Input should be greater than or equal to 1"),
@@ -123,6 +128,11 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
     assert find_dataset("gsm8k") == {"DATASET": "gsm8k", "N_EXAMPLES": 3}
     with pytest.raises(ParamsError, match="mine.yaml: DATASET is gsm8k; give the file this name, or leave DATASET out"):
         find_dataset("mine")
+    (own / "models/others").mkdir()
+    (own / "models/others/my-model.yaml").write_text("MODEL_ID: another/model\n")
+    with pytest.raises(ParamsError, match="^params/models/mine/my-model.yaml and params/models/others/my-model.yaml h"):
+        find_model("my-model")
+    (own / "models/others/my-model.yaml").unlink()
     for typed in (["sweep", "--list"], ["status"]):
         with pytest.raises(SystemExit, match='DATASET "foo" is not known; use one of "addition"'):
             main([*typed, "--models", "toy-4l", "--datasets", "foo"])

@@ -130,7 +130,7 @@ def test_weights_that_are_not_finite_give_a_row_and_a_missing_depth_its_reason(t
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "log.csv"), frame)
     with pytest.raises(ValueError, match="step is 0; give 1 or a later one"):
         log.measure(model, 0)
-    with pytest.raises(ValueError, match="is a folder; give the path of a .csv file"):
+    with pytest.raises(ValueError, match="is not a .csv file; give the path of one"):
         dl.DepthLog(PROMPTS, char_tokenizer(), tmp_path)
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from .rows import PromptError, check_count, column_of, file_rows, from_hub
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
+    from transformers import PreTrainedTokenizerBase
 
 # The papers' pair for residual erasure and integrated gradients.
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "
@@ -27,7 +28,7 @@ def load_prompts(
     dataset: str | Path,
     n_examples: int | None = None,
     source: str | Path = "hub",
-    tokenizer: Callable | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     seed: int | None = None,
     part: str = "all",
     llm: "TransformersModel | None" = None,
@@ -75,7 +76,7 @@ def load_prompts(
     kind = Dataset.model_validate({"DATASET": dataset}) if alone else dataset_named(dataset, source)
     if seed is not None and not (dataset in DRAWN and source in NAMED_SOURCES):
         raise PromptError(f"{dataset} is not drawn at random, and has no seed; leave seed= out")
-    if tokenizer is not None and (isinstance(tokenizer, str) or not kind.MAX_TOKENS):
+    if tokenizer is not None and not (hasattr(tokenizer, "decode") and kind.MAX_TOKENS):
         raise PromptError(
             "tokenizer= must be a transformers tokenizer, and applies only to data sets with MAX_TOKENS, such as "
             "aime24; leave it out"
@@ -113,7 +114,8 @@ def load_prompts(
     if len(prompts) == wanted:
         return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
-    name = source if alone or Path(source).suffix.lower() == ".txt" else f"{dataset} from {source}"
+    name = f"{dataset} from {source == 'hub' and kind.FILE or source}"
+    name = source if alone or Path(source).suffix.lower() == ".txt" else name
     if not prompts:
         raise PromptError(f"{name} has no prompt{longer}; give a source with at least one")
     if wanted < math.inf:
@@ -166,7 +168,7 @@ def chat_prompts(
         raise ValueError(f"the chat template refuses these messages: {error}; change system or the options") from None
 
 
-def _length_tokenizer(dataset: str, name: str) -> Callable:
+def _length_tokenizer(dataset: str, name: str) -> Any:
     from transformers import AutoTokenizer  # takes seconds, and most data sets do not need it
 
     with from_hub(dataset, name):

@@ -72,6 +72,9 @@ def _read(path: Path) -> Iterator[dict | str | None]:
         yield from pyarrow.parquet.read_table(path).to_pylist()
         return
     with path.open(encoding="utf-8-sig", newline="") as file:  # a line break inside a cell stays
+        if "\0" in file.read(4096):
+            raise ValueError("it has the character NUL, as UTF-16 has")
+        file.seek(0)
         if kind == ".csv":
             table = csv.DictReader(file, strict=True)
             if len(set(names := table.fieldnames or [])) < len(names):

@@ -40,13 +40,15 @@ def deep_thinking_ratio(
     - `correlation`, `correlation_low`, `correlation_high`: Spearman's, with correct, and its interval (Bonett and
       Wright 2000). NaN if all responses are right or all are wrong
 
-    Raises ValueError for a result without settling layers, for a g other than 0.5 if the result has no `jsd`, or if
-    `correct` has the wrong length.
+    Raises ValueError for a result without responses or settling layers, for a g other than 0.5 if the result has no
+    `jsd`, or if `correct` has the wrong length.
     `dl.plot("late_tokens", result | {"correct": correct})` draws it.
     Source: Chen et al. 2026 (arXiv 2602.13517). Cost: no forward pass.
     """
-    if not {"settling", "res_settled"} <= result.keys():
-        raise ValueError("the result has no settling layers; give one from dl.logit_lens(llm, prompts, generate=64)")
+    if not {"settling", "res_settled"} <= result.keys() or not of_responses(result):
+        raise ValueError(
+            "the result has no responses with settling layers; give that of dl.logit_lens(llm, prompts, generate=64)"
+        )
     if not 0 < rho <= 1:
         raise ValueError(f"rho is {rho}; give a share of the layers, such as {LATE}")
     n_layers, settling = len(fitting(result)["res_settled"]), [as_array(layers) for layers in result["settling"]]
@@ -70,6 +72,12 @@ def deep_thinking_ratio(
         names = ("correlation", "correlation_low", "correlation_high")
         frame.attrs |= dict(zip(names, _correlation(frame.ratio, frame.correct), strict=True))
     return frame
+
+
+def of_responses(result: Mapping) -> bool:
+    """Whether a logit lens measured responses, generated or stored."""
+    meta = result.get("meta", {})
+    return "generated" in result or bool(meta.get("responses")) or "answers" in meta.get("settings", {})
 
 
 def mean_with_interval(values: pd.Series) -> tuple[float, float, float]:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ..results.result import fitting
+from .deep_thinking import of_responses
 from .rules import as_array
 
 
@@ -37,9 +38,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); Leviathan et al. 2023 (2211.17192).
     Cost: no forward pass.
     """
-    meta = fitting(generated).get("meta", {})
-    responses = "generated" in generated or meta.get("responses") or "answers" in meta.get("settings", {})
-    if "res_top1" not in generated or not responses:
+    if "res_top1" not in fitting(generated) or not of_responses(generated):
         raise ValueError("the result has no responses; give that of dl.logit_lens(llm, prompts, generate=64)")
     n_layers = len(generated["res_top1"])
     if not 1 <= most <= 100 or n_layers < 2:

@@ -82,7 +82,7 @@ def figure_of(kind: Kind, result: Mapping, title: str | None = None) -> Figure:
 def by_name(result: Mapping) -> Mapping[str, Mapping]:
     """Several results by their names; one result under "". ValueError for one that was edited."""
     several = result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
-    return {name: fitting(one) for name, one in several.items()}
+    return {str(name): fitting(one) for name, one in several.items()}
 
 
 def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel], int, Kind]:

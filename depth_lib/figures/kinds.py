@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from ..data.orders import orders as orders_of
-from ..effective_depth.deep_thinking import deep_thinking_ratio, mean_with_interval
+from ..effective_depth.deep_thinking import deep_thinking_ratio, mean_with_interval, of_responses
 from ..effective_depth.difficulty import EFFECTS, by_level, depth_scores, importance
 from ..effective_depth.rules import as_array
 from ..params import not_among
@@ -134,7 +134,7 @@ def _worth(result: Mapping) -> Values:
 
 def _late_tokens(result: Mapping) -> Values:
     """Correct or not, ratio and the ends of its interval, of each response and of the mean of each kind."""
-    if not {"settling", "correct"} <= result.keys():
+    if not {"settling", "correct"} <= result.keys() or not of_responses(result):
         return {}
     frame = deep_thinking_ratio(result, correct=result["correct"])
     groups = frame.groupby("correct").ratio
@@ -334,7 +334,7 @@ KINDS: dict[str, Kind] = {
         "Deep-thinking ratio",
         "Response: 0 wrong, 1 right",
         "scores",
-        optional='"settling" and "correct", as in result | {"correct": …}',
+        optional='"settling" and "correct" of responses, as in result | {"correct": …}',
     ),
     "direct_effects": Kind(
         "direct_effects",

@@ -68,7 +68,7 @@ def check_kind(tokenizer: object) -> None:
     """Raise ModelError for anything but a transformers tokenizer."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         from_hub = "one from AutoTokenizer.from_pretrained(...)"
-        give = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else from_hub
+        give = "the one inside: llm.tokenizer or processor.tokenizer" if hasattr(tokenizer, "tokenizer") else from_hub
         raise ModelError(f"a {type(tokenizer).__name__} is not a transformers tokenizer; give {give}.")
 
 

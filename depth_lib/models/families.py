@@ -38,6 +38,7 @@ class Record:
     checked: dict | None = None  # what check_model returns
     state: list | None = None  # `state_of` the model, when it was checked
     running: dict | None = None  # the device and dtype of its last run
+    remote: bool | str = False  # the server that it was loaded for
 
     def __str__(self) -> str:
         """A line for each fact and error; the parts of equal blocks are counted."""

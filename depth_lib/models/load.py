@@ -64,12 +64,13 @@ _ADDRESS = re.compile(
 def load_model(
     name: str | Path | nn.Module,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    remote: bool | str = False,
+    remote: bool | str | None = None,
     revision: str | None = None,
     dtype: torch.dtype | str | None = None,
     quantization: str | None = FROM_ENTRY,
     device_map: str | dict | None = FROM_ENTRY,
     tensor_parallel: int = 1,
+    passes: int | None = None,
     **other: Any,
 ) -> TransformersModel:
     """Load a model, and find its blocks, final norm and unembedding.
@@ -84,15 +85,16 @@ def load_model(
       - a checkpoint folder
       - a GGUF file, local ("x.gguf") or on the Hub ("owner/name/x.gguf"), dequantised once
       - a transformers model in memory, including a PEFT model: it needs `tokenizer`, is put into evaluation mode, and
-        takes no revision, dtype, quantization, device_map or tensor_parallel
+        takes no revision, dtype, quantization, device_map, tensor_parallel or passes
     - tokenizer: the tokenizer of a model in memory
     - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call on this
-      machine
+      machine; by default False
     - revision: branch, tag or commit, of a Hub id
     - dtype: a torch dtype or its name; by default float32 for toys and GGUF files, else the checkpoint's
     - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: no quantization
     - device_map: as in transformers; None: the first GPU, or the CPU
     - tensor_parallel: the number of GPUs that share each layer, in as many processes started by `torchrun`
+    - passes: how many times the blocks run, as in `dl.unroll`; by default once
 
     For a name in params/models, its file gives the values that you leave out.
 
@@ -107,14 +109,14 @@ def load_model(
         near = get_close_matches(argument, signature(load_model).parameters, 1) or [_IN_MEMORY]
         give = _INSTEAD.get(argument, near[0])
         raise ModelError(f"load_model has no argument {argument}; give {give}.")
-    here = remote in (False, "local")
     if isinstance(name, nn.Module):
-        if tokenizer is None or not here:
+        if tokenizer is None or remote not in (None, False, "local"):
             raise ModelError("a model in memory needs its tokenizer and runs locally: dl.load_model(model, tokenizer).")
-        given = [one for one in (revision, dtype, quantization, device_map) if one not in (None, FROM_ENTRY)]
+        given = [one for one in (revision, dtype, quantization, device_map, passes) if one not in (None, FROM_ENTRY)]
         if given or tensor_parallel != 1:
             raise ModelError(
-                "a model in memory stays as it is; give revision, dtype, quantization or device_map where you load it."
+                "a model in memory stays as it is; give revision, dtype, quantization or device_map where you load it, "
+                "and for passes dl.unroll(model, passes)."
             )
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None and isinstance(name, str | Path):
@@ -125,9 +127,14 @@ def load_model(
             f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a transformers model "
             "(for a loaded model, llm._module)."
         )
-    if not (here or remote is True or re.fullmatch(HOST, str(remote))):
+    if not (remote in (None, True, False, "local") or re.fullmatch(HOST, str(remote))):
         raise ModelError(f'remote={remote!r} is not a host; use True, False, "local" or a URL (https://…).')
     source, entry = _resolve(name)
+    remote = entry.get("REMOTE", False) if remote is None else remote
+    passes = entry.get("PASSES", 1) if passes is None else passes
+    here = remote in (False, "local")
+    if passes != 1 and not here:
+        raise ModelError(f"passes={passes} unrolls the model on this machine; give remote=False, or passes=1.")
     revision = revision or entry.get("REVISION")
     if revision and (source in WHEELS or Path(source).exists()):
         raise ModelError(f"{str(name)!r} is not on the Hub and has no revision {revision!r}; leave revision out.")
@@ -147,6 +154,7 @@ def load_model(
             llm = _recorded(source, architecture(config), **names, **{"dtype": "auto"} | options)
             with suppress(OSError), without_retries(source):  # not every checkpoint has one
                 llm._module.generation_config = GenerationConfig.from_pretrained(source, revision=revision or "main")
+            RECORDS[llm].remote = remote
             return llm
         module = _load_weights(auto_class(config), folder, revision, {"dtype": "auto"} | options)
     except ModelError:
@@ -156,6 +164,10 @@ def load_model(
     module.config._name_or_path = source  # not the cache's folder
     module.requires_grad_(False)  # otherwise a backward pass keeps tensors for the weights
     give_back_at_once(module)
+    if passes != 1:
+        from .unroll import unroll  # which imports this module
+
+        module = unroll(module, passes)
     return wrapped(module, **names)
 
 

@@ -268,7 +268,7 @@ class Job(RemoteBackend):
         return Retrying(
             retry=retry_if_exception(lambda error: getattr(error, "retry", None) == "ask"),
             wait=PAUSES,
-            stop=stop_before_delay(SILENCE),
+            stop=stop_before_delay(min(SILENCE, self.deadline)),
             before_sleep=lambda tried: tried.attempt_number == 3 and say(f"asking again: {tried.outcome.exception()}"),
             reraise=True,
         )(self._named, ask, submitting)
@@ -303,6 +303,8 @@ class Job(RemoteBackend):
         not_taken = code == 429 or (code == 503 and own)
         if not submitting or not_taken or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             what, retry = "the server could not be reached ({}); check the host and the network, then run again", "ask"
+            if code == 429:
+                what = "the server asks to wait ({}); run again later"
         else:
             what, retry = "the job was sent, but the server did not confirm it ({})", "send"
             if isinstance(error, ValidationError):

@@ -192,7 +192,7 @@ def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
         several = {"K": "levels", "N": "removal_sizes"}.get(shape[0])  # what the values of the first axis are
         of_layers = shape[2:] if several else shape
         if shape == "K" and key in result and key != several:  # of orders, or of blocks in turn
-            values = result[key].double().numpy()
+            values = np.asarray(result[key], float)
             at = {"layer": pd.array([pd.NA] * len(values), "Int64"), "column": range(len(values))}
             frames.append(pd.DataFrame(at | {"key": key, "value": values}))
         if key not in result or not of_layers.startswith("L") or len(of_layers.split()) > 2:
@@ -201,7 +201,7 @@ def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
         if several:
             by_name = {f"{key}:{value:.0f}": one for value, one in zip(result[several], result[key], strict=True)}
         for name, values in by_name.items():
-            values = values.double().numpy().reshape(len(values), -1)
+            values = np.asarray(values, float).reshape(len(values), -1)
             layer, column = np.indices(values.shape).reshape(2, -1)
             if of_layers in ("L", "L+1", "L 1"):  # a curve
                 column = pd.NA

@@ -44,6 +44,8 @@ AIME24_PROMPT = (
 class Words:
     """A tokenizer whose tokens are words."""
 
+    decode = " ".join
+
     @staticmethod
     def encode(text):
         return text.split()
@@ -198,12 +200,17 @@ def test_the_lines_of_a_text_file_are_prompts_of_any_dataset_and_all_by_its_name
     path.write_bytes("café\n".encode("latin-1"))
     with pytest.raises(PromptError, match=r"mine.txt row 1 cannot be read \('utf-8' codec can't decode"):
         load_prompts("gsm8k", 2, path)
+    path.write_bytes("5 + 7\n".encode("utf-16-le"))
+    with pytest.raises(PromptError, match=r"row 1 cannot be read \(it has the character NUL, .*; write .* in UTF-8"):
+        load_prompts(path)
 
 
 def test_a_dataset_of_ones_own_is_one_yaml_with_a_file_and_a_template(own, rows):
     rows({"q": "2 + 2", "a": 4}, {"q": "3 + 3", "a": 6})
     own(FILE="rows.jsonl", TEMPLATE="{{ q }} is {{ a }}", N_EXAMPLES=2)
     assert load_prompts("mine") == ["2 + 2 is 4", "3 + 3 is 6"]
+    with pytest.warns(UserWarning, match="^mine from rows.jsonl has only 2 prompts, not 3; using all of them"):
+        load_prompts("mine", 3)
     with pytest.raises(PromptError, match="no sample of mine ships with the package"):
         load_prompts("mine", source="embedded")
 
@@ -222,6 +229,7 @@ def test_a_dataset_of_ones_own_can_have_levels(own, rows):
     [
         ("text\nHello, my name is Ann\n", "row 1 cannot be read (it has more cells than the table has columns"),
         ("text,text\na,b\n", "row 1 cannot be read (two columns have the same name)"),
+        ("text\na\0b\0\n", "row 1 cannot be read (it has the character NUL, as UTF-16 has)"),
     ],
 )
 def test_a_table_whose_cells_have_no_one_column_is_refused(tmp_path, table, message):
@@ -237,6 +245,7 @@ def test_a_table_whose_cells_have_no_one_column_is_refused(tmp_path, table, mess
             {"FILE": "rows.jsonl"},
             'params/datasets/mine.yaml has no TEMPLATE; write how a row becomes text: TEMPLATE: "{{ question }}"',
         ),
+        ({"FILE": "rows.jsonl", "REPOSITORY": "a/b"}, "mine.yaml: FILE is in place of REPOSITORY; delete one"),
         ({"TEMPLATE": "{{ q }}"}, "params/datasets/mine.yaml has neither REPOSITORY nor FILE; write one there"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q.x }}"}, "row 1 does not fit the template of mine ('str object' has"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q"}, "row 1 does not fit the template of mine (unexpected end"),
@@ -249,7 +258,7 @@ def test_a_table_whose_cells_have_no_one_column_is_refused(tmp_path, table, mess
 def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
     rows({"q": "2 + 2"})
     own(**keys)
-    with pytest.raises(PromptError, match=re.escape(message)):
+    with pytest.raises(ParamsError, match=re.escape(message)):
         load_prompts("mine", 1)
 
 

@@ -26,7 +26,7 @@ def test_the_deep_thinking_ratio_is_that_of_its_definition(g, rho, late):
         c = [next((l for l, d in enumerate(token) if d <= g), 20) for token in of_response.tolist()]
         settling.append(torch.tensor(c).float())
         truth.append(sum(layer >= late for layer in c) / len(c))
-    result = {"res_settled": torch.zeros(20), "jsd": jsd, "settling": settling}
+    result = {"generated": [], "res_settled": torch.zeros(20), "jsd": jsd, "settling": settling}
     if g != 0.5:
         result["settling"] = [torch.zeros(1)] * 5
     frame = dl.deep_thinking_ratio(result, g, rho, correct=[0, 1, 0, 1, 1])
@@ -60,14 +60,15 @@ def test_an_interval_of_shares_ends_at_0_and_1_and_of_one_share_there_is_none():
     ],
 )
 def test_a_correlation_needs_four_responses_that_differ(settling, correct, correlation):
-    result = {"res_settled": torch.zeros(2), "settling": [torch.tensor([2.0 * late]) for late in settling]}
+    result = {"settling": [torch.tensor([2.0 * late]) for late in settling], "res_settled": torch.zeros(2)}
+    result["generated"] = []
     attrs = dl.deep_thinking_ratio(result, correct=correct).attrs
     assert attrs["correlation"] == pytest.approx(correlation, nan_ok=True)
     assert attrs["correlation_low"] == pytest.approx(correlation, abs=1e-6, nan_ok=True)
 
 
 def test_what_deep_thinking_lacks_is_named():
-    result = {"res_settled": torch.zeros(2), "settling": [torch.zeros(3)]}
+    result = {"generated": [], "res_settled": torch.zeros(2), "settling": [torch.zeros(3)]}
     for how, said in (
         ({"rho": 0}, "rho is 0; give a share of the layers, such as 0.85"),
         ({"rho": 1.01}, "rho is 1.01"),
@@ -76,7 +77,7 @@ def test_what_deep_thinking_lacks_is_named():
     ):
         with pytest.raises(ValueError, match=said):
             dl.deep_thinking_ratio(result, **how)
-    with pytest.raises(ValueError, match="the result has no settling layers"):
+    with pytest.raises(ValueError, match="the result has no responses with settling layers"):
         dl.deep_thinking_ratio({})
     assert dl.deep_thinking_ratio(result, rho=1).ratio.tolist() == [0]
 

@@ -39,7 +39,7 @@ def names(toy, tmp_path_factory):
         "toy": toy,
         "llm": llm,
         "lens": lens,
-        "LATE": {"settling": [[1, 4]], "res_settled": [0.0] * 4},
+        "LATE": {"generated": [], "settling": [[1, 4]], "res_settled": [0.0] * 4},
         "TEXT": text,
         "ROWS": rows,
     }

@@ -80,6 +80,18 @@ def test_a_model_that_was_loaded_for_a_server_is_refused_where_a_probe_would_run
     assert not llm.dispatched
 
 
+def test_the_file_of_a_model_says_how_often_its_blocks_run_and_on_which_server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params/models/mine").mkdir(parents=True)
+    for name, line in (("loop", "PASSES: 2"), ("far", "REMOTE: http://127.0.0.1:9")):
+        (tmp_path / f"params/models/mine/{name}.yaml").write_text(f"MODEL_ID: toy-4l\n{line}\n")
+    assert [len(dl.load_model("loop", passes=passes).blocks) for passes in (None, 1)] == [8, 4]
+    assert len(dl.Run({"MODEL": "loop", "OUT": "out"}).llm.blocks) == 8
+    assert dl.load_model("far", remote=False).dispatched
+    with pytest.raises(ValueError, match="toy-4l was loaded .* give remote='http://127.0.0.1:9' to the probe too"):
+        dl.logit_lens(dl.load_model("far"), ["abc"])
+
+
 def test_texts_end_on_a_server_where_the_checkpoints_generation_config_says(tmp_path):
     folder = save_family("llama", tmp_path)
     GenerationConfig(eos_token_id=[2, 5]).save_pretrained(folder)

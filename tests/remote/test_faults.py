@@ -3,6 +3,7 @@
 import io
 import json
 import socket
+import time
 import traceback
 from types import SimpleNamespace
 
@@ -123,6 +124,7 @@ REFUSED = [
     # faults, exception, what it says, what the same call does, POSTs of it and of the rerun
     ({"post": [401]}, remote.NotReady, "Invalid API key.*check NDIF_API_KEY", None, (1, 1)),
     ({"post": [503] * 999}, remote.ServerUnreachable, "HTTP 503: .*Try later", "ask", (None, 1)),
+    ({"post": [429] * 999}, remote.ServerUnreachable, "the server asks to wait .HTTP 429: .*later", "ask", (None, 1)),
     ({"post": [502]}, remote.ServerUnreachable, "HTTP 502: .*Try later.*may be running", "send", (1, 1)),
     # NDIF's own 503 has a detail
     ({"post": [(PROXY, 503)]}, remote.ServerUnreachable, "HTTP 503: <html>.*may be running", "send", (1, 1)),
@@ -221,6 +223,15 @@ def test_a_job_that_hangs_ends_at_the_deadline_and_is_picked_up_later(llm, loopb
         loopback.switch()
         assert ask(llm, loopback) == RIGHT
         assert submitted() == 1
+
+
+@pytest.mark.parametrize("faults", [{"post": [429] * 999}, {"poll": [503] * 999}], ids=str)
+def test_a_server_that_is_busy_is_asked_until_the_deadline(llm, loopback, monkeypatch, faults):
+    monkeypatch.setenv("DEPTH_LIB_DEADLINE", "0.0003")
+    start = time.monotonic()
+    with loopback.faults(**faults), pytest.raises(remote.ServerUnreachable, match="HTTP"):
+        ask(llm, loopback)
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize("hours", ["twelve", "0", "-1", "nan", "inf"])

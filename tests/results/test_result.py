@@ -139,6 +139,20 @@ def test_it_is_saved_under_its_artifacts_name_and_read_back_as_one(lens, tmp_pat
     assert tidy.value.tolist() == lens.to_frame().value.tolist()
 
 
+def test_somebodys_file_of_this_name_is_renamed_and_a_result_is_replaced(lens, tmp_path):
+    for name in ("mine.pt", "mine.PT"):
+        torch.save({"model": torch.ones(2)}, tmp_path / name)
+        assert lens.save(tmp_path / name) == lens.save(tmp_path / name) == tmp_path / name
+        assert torch.load(tmp_path / f"{name}.replaced-1")["model"].tolist() == [1, 1]
+        assert torch.equal(dl.load_artifact(tmp_path / name)["res_kl_divs"], lens["res_kl_divs"])
+    assert len([*tmp_path.iterdir()]) == 4
+
+
+def test_an_array_in_place_of_a_tensor_is_a_column_too(lens):
+    changed = lens | {"res_kl_divs": lens["res_kl_divs"].numpy()}
+    assert changed.to_frame().equals(lens.to_frame())
+
+
 def test_a_call_that_was_changed_is_saved_beside_the_default_one_as_a_run_names_it(tmp_path):
     calls = [{}, {"at": "last"}, {"generate": 3}, {"answers": ["1", "2"]}, {"answers": ["1", "3"]}, {"budget": 9}]
     calls += [{"lens": {"A": "float32 [4, 8, 8] 0123"}}, {"lens": {"A": "float32 [4, 8, 8] 4567"}}]

@@ -113,14 +113,14 @@ ONLY_HUB = ("REPOSITORY", "CONFIG", "SPLIT", "DATASET_REVISION")
 PLACES = [(key, OF_HUB) for key in OF_DATASET] + [(key, OF_FILE) for key in OF_DATASET if key not in ONLY_HUB]
 
 
-@pytest.mark.filterwarnings("ignore:mine from hub has only 1 prompts")
+@pytest.mark.filterwarnings("ignore:mine from .* has only 1 prompts")
 @pytest.mark.parametrize("key, place", PLACES)
 def test_a_data_set_with_another_value_added_or_removed_is_measured_again(files, key, place):
     value, result = OF_DATASET[key]
     cell = {"PART": "question"} if key == "ANSWERS" else {}
     before = place | TEMPLATES | {"LEVEL": "level"}
     before |= {"MAX_TOKENS": 3, "LENGTH_TOKENIZER": "owner/letters"} if place is OF_HUB or "TOKEN" in key else {}
-    after = before | {key: value}
+    after = before | {key: value} | ({"REPOSITORY": None} if key == "FILE" else {})
     finish(run_of(cell, before))
     assert result in run_of(cell, after).lacking, "added or changed"
     finish(run_of(cell | {"OUT": "reverse"}, after))
