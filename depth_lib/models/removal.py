@@ -1,7 +1,7 @@
 """A model without some of its blocks, or with its blocks in a different order."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from nnsight import TransformersModel
 from transformers import PreTrainedModel
 
 from ..data.orders import checked_order
-from ..files import empty_folder
+from ..files import empty_folder, path_of, writable_folder
 from ..params import warn, whole
 from .bare import differ, logits_of
 from .errors import ModelError, reason
@@ -163,10 +163,9 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
             "its adapters or parametrizations would be saved under names that nothing reads; merge them first: "
             "dl.load_model(model.merge_and_unload(), tokenizer), or remove_parametrizations(module, name)."
         )
-    folder = empty_folder(folder, ModelError)
     changed = vars(llm._module).get("save_pretrained")  # of a model whose blocks were changed
-    (changed or partial(save_whole, llm._module, ""))(folder)
-    llm.tokenizer.save_pretrained(folder)
+    (changed or partial(save_whole, llm._module, ""))(folder, into=empty_folder)
+    llm.tokenizer.save_pretrained(path_of(folder))
 
 
 def _with_weights(llm):
@@ -195,10 +194,13 @@ def _cannot_be_saved(model: PreTrainedModel) -> str:
     return problem and f"a model of its config computes other logits ({problem})"
 
 
-def save_whole(model: PreTrainedModel, problem: str, folder: str | Path, **options: Any) -> None:
+def save_whole(
+    model: PreTrainedModel, problem: str, folder: str | Path, into: Callable = writable_folder, **options: Any
+) -> None:
     """save_pretrained of a changed model: refused, or with the weights of repeated blocks copied."""
     if problem:
         raise ModelError(f"{problem}, so a saved copy would compute something else; keep it in memory.")
+    folder = into(folder, ModelError)
     tied = model.get_input_embeddings().weight if model.config.get_text_config().tie_word_embeddings else None
     weights, seen = {}, set()
     for name, weight in model.state_dict(keep_vars=True).items():
