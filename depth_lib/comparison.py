@@ -167,7 +167,7 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     shared = [key for key in found[first] if all(key in found[name] for name in others)]
     if not shared:
         have = "; ".join(f'"{name}" has {", ".join(map(_spoken, results))}' for name, results in found.items())
-        raise ValueError(f"they have no probe on the same dataset in common: {have}.")
+        raise ValueError(f"they have no probe on the same data set in common: {have}.")
     comparison = Comparison({key: {name: found[name][key] for name in found} for key in shared})
     if comparison.frame.empty and not any(True for kind in FIGURES for _ in comparison._drawn(kind)):
         probes = ", ".join(probe for _, probe in shared)
@@ -195,7 +195,9 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
     source, folder = str(folder), path_of(folder).resolve()
     model = prompts is not None or source in params_files("models")
     if (folder / "config.json").is_file() or model and not folder.is_dir():
-        raise ValueError(f"{name}: {source} is no folder of results; give the model itself, dl.load_model({source!r}).")
+        raise ValueError(
+            f"{name}: {source} is not a folder of results; give the model itself, dl.load_model({source!r})."
+        )
     if not folder.is_dir():
         raise MissingArtifact(f"{name}: there is no folder {folder}; give that of a run, such as outputs/gsm8k/toy-8l")
     of_run = any(folder.glob("*.pt"))

@@ -268,10 +268,16 @@ def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
             by_lower_case = {one.lower(): one for one in allowed}
             near = get_close_matches(str(name).lower(), by_lower_case, n=1)
             hint = f" did you mean {by_lower_case[near[0]]}?" if near else ""
-            one_of = "one of " * (len(allowed) > 1)
-            choice = f" use {one_of}{', '.join(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
+            use = "Use" if near else "use"
+            choice = f" {use} {listed(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
             return f"{kind}{' ' * (kind[-1] != '=')}{_shown(name)} is not known;{hint}{choice}"
     return None
+
+
+def listed(names: Iterable[str], last: str = "or") -> str:
+    """Names in words: a, b or c."""
+    *most, end = [*names] or [""]
+    return f"{', '.join(most)} {last} {end}" if most else end
 
 
 def warn(message: str) -> None:

@@ -195,7 +195,9 @@ class Run:
         is_file = prompts is None and params.SOURCE not in NAMED_SOURCES
         self.dataset = Path(self.source).stem if is_file and of_dataset else params.DATASET
         if is_file and find_dataset(self.dataset):
-            raise ParamsError(f"results of {self.source} would be filed as the dataset {self.dataset}; rename the file")
+            raise ParamsError(
+                f"results of {self.source} would be filed as the data set {self.dataset}; rename the file"
+            )
         part = "-answers" if self.has_responses else "-question" if params.PART == "question" else ""
         self.dataset += part + "-chat" * params.CHAT
         self.model = params.MODEL + f"-x{params.PASSES}" * (params.PASSES > 1)

@@ -135,7 +135,7 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
     assert both.loc["b"].equals(dl.effective_depths(lens)) and both.index.names == ["model", "rule"]
     with pytest.raises(ValueError, match="give at least two results"):
         dl.compare({"base": lens})
-    with pytest.raises(ValueError, match='no probe on the same dataset in common: "a" has logit_lens; "b" has layer'):
+    with pytest.raises(ValueError, match='no probe on the same data set in common: "a" has logit_lens; "b" has layer'):
         dl.compare({"a": lens, "b": effects})
     with pytest.raises(ValueError, match='"b" is not the result of a probe; its keys are x'):
         dl.compare({"a": lens, "b": {"x": 1}})
@@ -146,7 +146,7 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
     erasure = result_of("residual_erasure", 8)
     with pytest.raises(ValueError, match="they have no depths to compare, only residual_erasure; give logit_lens or"):
         dl.compare({"a": erasure, "b": erasure})
-    with pytest.raises(ValueError, match=r"toy-4l is no folder of results; give the model itself, dl\.load_model"):
+    with pytest.raises(ValueError, match=r"toy-4l is not a folder of results; give the model itself, dl\.load_model"):
         dl.compare({"a": lens, "b": toy_path("toy-4l")})
     for model in ("one", "two"):
         save(tmp_path, model, "logit_lens", result=lens)

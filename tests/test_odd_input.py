@@ -104,7 +104,7 @@ def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot
         with pytest.warns(UserWarning, match=r"too short for .* \(2 tokens\), left out: prompt 1 \(1 tokens\)"):
             mixed = probe(toy, [TEXT, "5"], *how)
         torch.testing.assert_close(mixed[key], probe(toy, [TEXT], *how)[key], equal_nan=True)
-    with pytest.warns(UserWarning, match=r"too short for future mode \(13 tokens\), left out: prompt 1 \(1 tokens\)"):
+    with pytest.warns(UserWarning, match=r'too short for mode "future" \(13 tokens\), left out: prompt 1 \(1 tokens\)'):
         assert len(dl.layer_effects(toy, [TEXT, "5"])["max_future_out_by_prompt"]) == 1
 
 

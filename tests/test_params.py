@@ -134,7 +134,7 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
         find_model("my-model")
     (own / "models/others/my-model.yaml").unlink()
     for typed in (["sweep", "--list"], ["status"]):
-        with pytest.raises(SystemExit, match='DATASET "foo" is not known; use one of "addition"'):
+        with pytest.raises(SystemExit, match='DATASET "foo" is not known; use "addition"'):
             main([*typed, "--models", "toy-4l", "--datasets", "foo"])
 
 

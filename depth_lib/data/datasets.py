@@ -34,8 +34,8 @@ def _printable(value: object) -> object:
     if isinstance(value, str | Number | date | Undefined):
         return value
     if callable(value):
-        _fail("a method is no text; the item m.items is written m['items']")
-    _fail(f"a {type(value).__name__} is no text")
+        _fail("a method is not text; the item m.items is written m['items']")
+    _fail(f"a {type(value).__name__} is not text")
 
 
 class _Templates(ImmutableSandboxedEnvironment):
@@ -101,7 +101,7 @@ class Dataset(DatasetFile):
         """
         if isinstance(row, str):  # the prompt itself
             if part != "all":
-                raise PromptError(f"{where} is a text and has no {part}; give a .jsonl file with a dataset's fields")
+                raise PromptError(f"{where} is a text and has no {part}; give a .jsonl file with a data set's fields")
             return row
         if part == "answer" and self.ANSWERS:
             if not isinstance(response := row.get(self.ANSWERS), str):

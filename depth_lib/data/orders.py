@@ -19,12 +19,14 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
     if n_layers == 1:
         raise ValueError("a model with one block cannot be shortened or reordered; use one with two or more.")
     if isinstance(sizes, int):
-        raise ValueError(f"sizes={sizes!r}; give a list of numbers: sizes=[{sizes}].")
+        raise ValueError(f"sizes={sizes!r} is not a list; give a list of numbers: sizes=[{sizes}].")
     named = {"doubling": [2**k for k in range((n_layers // 2).bit_length())], "all": range(1, n_layers)}
     named["refined"] = named["doubling"]
     ns = whole(named.get(sizes, []) if isinstance(sizes, str) else sizes)
     if not ns or not 1 <= min(ns) <= max(ns) < n_layers:
-        raise ValueError(f'sizes={sizes!r}; give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
+        problem = "is out of range" if ns else "is not a list of numbers"
+        known = f'numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all"'
+        raise ValueError(f"sizes={sizes!r} {problem}; give {known}.")
     return sorted({*ns})
 
 

@@ -48,7 +48,8 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
     skipped, but counted. PromptError if the file is unreadable."""
     if path.suffix.lower() not in FORMATS:
         raise PromptError(
-            f'{path} is not a .jsonl, .csv, .parquet or .txt file; give one, or as source "hub", "embedded" or "sample"'
+            f"{path} is not a .jsonl, .csv, .parquet or .txt file; give one of these, or use "
+            '"hub", "embedded" or "sample" as the source'
         )
     if not path.is_file():
         raise PromptError(f"no file {path.absolute()}; check the path")

@@ -240,7 +240,7 @@ def _with_answer(llm, prompt, answer, name):
     answer = whole(answer)
     before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
     if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:
-        raise ValueError(f"the answer to {name} is no list of the model's token ids; give a text, or ids.")
+        raise ValueError(f"the answer to {name} is not a list of the model's token ids; give a text, or ids.")
     return before + answer[:-1], len(before) - 1
 
 
@@ -274,7 +274,7 @@ def skips_of(
     ids = tokenize(llm, prompts)
     positions = future_positions([len(x) for x in ids]) if mode == "future" else [[len(x)] for x in ids]
     least = {"future": 13, "all": 2, "remove": 1}[mode]  # in mode "all" the first token is never skipped
-    numbers = long_enough(ids, least, f"{mode} mode")
+    numbers = long_enough(ids, least, f'mode "{mode}"')
     return [(ids[p], positions[p]) for p in numbers], numbers
 
 
@@ -282,7 +282,7 @@ def long_enough(ids: list[list[int]], least: int, what: str) -> list[int]:
     """The numbers of the prompts with this many tokens; a warning names the others, and ValueError if none is left."""
     numbers = [p for p, of_prompt in enumerate(ids) if len(of_prompt) >= least]
     if not numbers:
-        other = " or mode='all'" if what == "future mode" else ""
+        other = ' or mode="all"' if what == 'mode "future"' else ""
         raise ValueError(f"no prompt has the {least} tokens that {what} needs; use longer prompts{other}.")
     if len(numbers) < len(ids):
         short = [f"prompt {p} ({len(ids[p])} tokens)" for p in range(len(ids)) if p not in numbers]

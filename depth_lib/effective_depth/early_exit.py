@@ -41,10 +41,10 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     if "res_top1" not in fitting(generated) or not of_responses(generated):
         raise ValueError("the result has no responses; give that of dl.logit_lens(llm, prompts, generate=64)")
     n_layers = len(generated["res_top1"])
-    if not 1 <= most <= 100 or n_layers < 2:
-        raise ValueError(
-            f"most is {most}, and there are {n_layers} blocks; give most from 1 to 100, and two blocks or more"
-        )
+    if not 1 <= most <= 100:
+        raise ValueError(f"most is {most}; give a whole number from 1 to 100")
+    if n_layers < 2:
+        raise ValueError(f"the model has only {n_layers} block; early exit needs a model with two or more")
     stay = as_array(generated["res_top1"]).astype(float)
     k = np.arange(1, most + 1)
     speedups = (1 + np.cumsum(stay[:, None] ** k, axis=1)) / (k * np.arange(n_layers)[:, None] / n_layers + 1)
@@ -53,8 +53,9 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     frame[k.tolist()] = speedups
     layer = 1 + int(best[1:].argmax())
     frame.attrs["sentence"] = (
-        f"The best exit is after {layer} of {n_layers} blocks, where {stay[layer]:.0%} of the tokens are already the "
-        f"final ones. Drafting {drafts[layer]} at a time there makes generation {best[layer]:.2f} times as fast."
+        f"The best exit is after {layer} of {n_layers} blocks, where {stay[layer]:.0%} of the tokens already match "
+        f"the final ones. Drafting {drafts[layer]} token{'s' if drafts[layer] > 1 else ''} at a time there makes "
+        f"generation {best[layer]:.2f} times as fast."
     )
     print(frame.attrs["sentence"])
     return frame.rename_axis("layer")

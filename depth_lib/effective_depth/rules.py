@@ -57,9 +57,9 @@ class Rule:
             if (bad := np.flatnonzero(~np.isfinite(curve))).size:
                 return f"the curve is not finite at layer {bad[0]}; run the probe again"
             if (bad := np.flatnonzero((curve < low - ROUNDING) | (curve > high + ROUNDING))).size:
-                possible = f"from {low:g} to {high:g}" if np.isfinite(high) else f"{low:g} or more"
-                value = f"{curve[bad[0]]:.3g} at layer {bad[0]}, and can only be {possible}"
-                return f"an impossible curve: {key} is {value}; give the {key} of {self.probe}"
+                possible = f"between {low:g} and {high:g}" if np.isfinite(high) else f"{low:g} or more"
+                value = f"{curve[bad[0]]:.3g} at layer {bad[0]}, but must be {possible}"
+                return f"impossible curve: {key} is {value}; give the {key} of {self.probe}"
         return ""
 
     def crossed(self, gaps: np.ndarray) -> np.ndarray:
@@ -90,7 +90,8 @@ def lens_without_signal(lens: Mapping) -> str:
     KL divergences is not judged by them."""
     largest = as_array(lens.get("res_kl_divs", [LEAST_KL])).max()
     if largest < LEAST_KL:
-        return f"no reliable depth: the lens's largest KL divergence is {largest:.2f} nats ({LEAST_KL:g} is needed)"
+        found = f"the lens's largest KL divergence is {largest:.2f} nats"
+        return f"no reliable depth: {found} (at least {LEAST_KL:g} is needed)"
     return without_gain(lens)
 
 
@@ -107,7 +108,7 @@ def without_gain(result: Mapping) -> str:
         return ""
     return (
         f"no reliable depth: the model predicts these prompts hardly better ({loss:.1f} nats per token) than shuffled "
-        f"ones ({shuffled:.1f}; {LEAST_GAIN:g} apart is needed)"
+        f"ones ({shuffled:.1f}; a difference of at least {LEAST_GAIN:g} is needed)"
     )
 
 

@@ -90,9 +90,13 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
     results = by_name(result)
     for name, one in results.items():
         if not kind.values(one):
-            of = f"is from {one.probe}" if isinstance(one, Result) else f"has {', '.join(map(str, one)) or 'nothing'}"
+            of, mine = f"has {', '.join(map(str, one)) or 'nothing'}", "yours"
+            if isinstance(one, Result) and one.probe == kind.probe:
+                of, mine = f"lacks {'them' if callable(kind.read) else 'it'}", f"your {one.probe} result"
+            elif isinstance(one, Result):
+                of = f"is from {one.probe}"
             wanted = f"this figure needs a {kind.probe} result with the key{'s' * callable(kind.read)} {kind.needs}"
-            raise ValueError(f'{wanted}; "{name}" {of}.' if name else f"{wanted}; yours {of}.")
+            raise ValueError(f'{wanted}; "{name}" {of}.' if name else f"{wanted}; {mine} {of}.")
     if kind.mark == "curves":
         return [Panel("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind
     panels = [panel for name, one in results.items() for panel in _panels(kind, name, one)]

@@ -194,7 +194,9 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
     wanted, found = (arch.n_layers, arch.width, arch.width), tuple(lens["A"].shape)
     misfit = found != wanted or lens["b"].shape != wanted[:2]
     if misfit:
-        problem = f"has {found[0]} layers of width {found[-1]}, and the model {wanted[0]} of {wanted[1]}"
+        problem = (
+            f"has {found[0]} layers of width {found[-1]}, but the model has {wanted[0]} layers of width {wanted[1]}"
+        )
         if found == wanted:
             problem = f"has b {[*lens['b'].shape]}, not {[*wanted[:2]]}"
     elif there and here and there != here:

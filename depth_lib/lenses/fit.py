@@ -80,7 +80,9 @@ def fit_lens(
     all_ids = tokenize(llm, texts)
     long = [ids[:N_TOKENS] for ids in all_ids if len(ids) >= shortest]
     if len(long) < fewest:
-        raise LensError(f"a {kind} lens needs {fewest} or more texts of at least {shortest} tokens; give longer ones")
+        name = "Jacobian" if kind == "jacobian" else kind
+        of = f"{fewest} text{'s' * (fewest > 1)} of {shortest} or more tokens"
+        raise LensError(f"a {name} lens needs at least {of}; give longer texts")
     if len(long) < len(all_ids):
         warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out")
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm)}

@@ -22,7 +22,7 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, find_adapter_conf
 
 from ..embedded import TOYS, toy_path
 from ..hub import without_retries
-from ..params import HOST, find_model, params_files, warn
+from ..params import HOST, find_model, listed, params_files, warn
 from .bare import underlying
 from .bos import follow
 from .check import check_here, name_of
@@ -122,10 +122,14 @@ def load_model(
     if tokenizer is not None and isinstance(name, str | Path):
         check_tokenizer(name)
         raise ModelError(f"{str(name)!r} has its own tokenizer; leave yours out: dl.load_model({str(name)!r}).")
+    if isinstance(name, TransformersModel):
+        raise ModelError(
+            f"a {type(name).__name__} is already loaded; use it as it is, or give a name, a folder, a file, or a "
+            "transformers model (here llm._module)."
+        )
     if not isinstance(name, str | Path):
         raise ModelError(
-            f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a transformers model "
-            "(for a loaded model, llm._module)."
+            f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a transformers model."
         )
     if not (remote in (None, True, False, "local") or re.fullmatch(HOST, str(remote))):
         raise ModelError(f'remote={remote!r} is not a host; use True, False, "local" or a URL (https://…).')
@@ -180,7 +184,7 @@ def _options(entry, here, dtype, quantization, device_map, n_ranks):
     quantization = entry.get("QUANTIZATION") if quantization == FROM_ENTRY else quantization
     device_map = entry.get("DEVICE_MAP") if device_map == FROM_ENTRY else device_map
     if not here and (dtype or quantization or device_map):
-        raise ModelError("a server decides dtype, quantization and device_map itself; leave them out (None).")
+        raise ModelError("the server sets dtype, quantization and device_map itself; leave them out (None).")
     check_quantization(quantization)
     check_devices(device_map)
     check_ranks(n_ranks)
@@ -281,12 +285,12 @@ def _nearest(name):
     if owner := _OWNERS.get(name.partition("-")[0]):
         return f"{name!r} has no owner; give dl.load_model({f'{owner}/{name}'!r})."
     if "/" in name or name.startswith(".") or name.endswith(".gguf"):
-        return f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy."
+        return f"{name!r} does not exist; check the path, or use a Hub id (owner/name) or a toy."
     folders = [f"./{config.parent}" for config in Path().glob("*/config.json")]
     if beside := get_close_matches(f"./{name}", folders, n=1, cutoff=0.8):
         return f"no model is called {name!r}; did you mean the folder {beside[0]}?"
     near = get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
-    return f"no model is called {name!r}; did you mean {', '.join(near)}? A Hub id (owner/name) or a folder works too."
+    return f"no model is called {name!r}; did you mean {listed(near)}? A Hub id (owner/name) or a folder works too."
 
 
 def _adapter(source):

@@ -69,7 +69,7 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
     s, n = whole([s, n])
     if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
         which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
-        can = f"choose from blocks 0..{n_layers - 1}, at least one to remove and one to keep"
+        can = f"remove at least one of its blocks 0..{n_layers - 1}, and keep at least one"
         raise ValueError(f"{which} cannot be removed from a model of {n_layers} blocks: {can}.")
     return [*range(s), *range(s + n, n_layers)]
 

@@ -94,7 +94,9 @@ def checked_choices(choices: Any) -> list[Choice]:
                 f"choice {k} has only one ending, {[*endings][0]!r}, which is always picked; give two or more."
             )
         if not all(isinstance(text, str) for text in (context, *endings)):
-            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give a string as context and as each ending.")
+            raise ValueError(
+                f"choice {k} is {reprlib.repr(choice)}; give strings for the context and for every ending."
+            )
     if len({len(endings) for _, endings, _ in given}) > 1:
         raise ValueError("the choices have different numbers of endings; measure those with the same number together.")
     return given

@@ -113,7 +113,7 @@ def integrated_gradients(
     unread |= {"max_nodes": max_nodes != 257} if left_ends else {}
     if names := [name for name, changed in unread.items() if changed]:
         by = f"quadrature={quadrature!r}" if left_ends else f"method={method!r}"
-        raise ValueError(f"{names[0]} is not read with {by}; leave it out.")
+        raise ValueError(f"{names[0]} is not used with {by}; leave it out.")
     arguments = (arch, ids, positions, list(range(arch.n_layers)), at)
     arguments += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.prompts import ANSWER, QUESTION
-from ..params import FIVE_PROBES
+from ..params import FIVE_PROBES, listed
 
 
 class ArtifactError(Exception):
@@ -293,20 +293,21 @@ def mismatch(probe: str, result: Mapping, any_mode: bool = False) -> str | None:
     of_modes = [{re.sub("_(future|all)_", f"_{mode}_", key) for key in schema.required} for mode in modes]
     lacking = [key for key in schema.required if key not in result]
     if lacking and not any(keys <= result.keys() for keys in of_modes):
-        has = textwrap.shorten(", ".join(map(str, result)) or "nothing", 80, placeholder=" …")
-        return f"it has no {', '.join(lacking)} (it has {has})"
+        has = textwrap.shorten(", ".join(map(str, result)), 80, placeholder=" …")
+        return f"it lacks {listed(lacking, 'and')} (it {f'has {has}' if has else 'is empty'})"
     for key in filter(result.__contains__, schema.shapes):
         shape = schema.shapes[key].split()
         if not hasattr(result[key], "ndim"):
             return f"{key} is a {type(result[key]).__name__}, not a tensor"
         if len(shape) != result[key].ndim:
-            return f"{key} has {result[key].ndim} axes, not {len(shape)}: {shape}"
+            return f"{key} has {result[key].ndim} axes, not {len(shape)}: [{', '.join(shape)}]"
         if shape[0] == "K" and "levels" in schema.shapes.keys() - result:  # they say what K counts
             return f"it has {key} without levels"
-        for axis, size in zip(shape, result[key].shape, strict=True):
-            n = size - axis.endswith("+1")
-            if sizes.setdefault(axis[0], n) != n:
-                return f"{key} has shape {[*result[key].shape]}, not {shape} with {axis[0]} = {sizes[axis[0]]}"
+        found = [*result[key].shape]
+        more = [axis.endswith("+1") for axis in shape]
+        wanted = [sizes.setdefault(axis[0], n - one) + one for axis, n, one in zip(shape, found, more, strict=True)]
+        if found != wanted:
+            return f"{key} has shape {found}, not {wanted}"
     if "T" in sizes and (n := len(result.get("tokens") or range(sizes["T"]))) != sizes["T"] and schema.tokens_file:
         return f"it has {n} tokens, but {sizes['T']} columns"
     return None

@@ -112,12 +112,12 @@ class Options(Params):
         for name, probes in readers.items():
             if name in self.model_fields_set and not chosen.intersection(probes):
                 only = ", ".join(probes)
-                raise ParamsError(f"{name} changes only {only}; leave it out, or add one of these to PROBES")
+                raise ParamsError(f"{name} affects only {only}; leave it out, or add one of these to PROBES")
         folders = {}
         for run in runs:
             if folders.setdefault(run.folder, run) is not run:
                 models = [*dict.fromkeys(str(one.params.MODEL_ID) for one in (folders[run.folder], run))]
-                give = "give only one dataset"
+                give = "give only one data set"
                 if len(models) > 1:
                     give = "give one a name of its own, in a params file (MODEL, MODEL_ID) or as in: "
                     give += command("run", "NAME", run.params.DATASET, MODEL_ID=models[1])

@@ -166,7 +166,7 @@ def test_a_row_that_does_not_fit_is_named(rows, items, message):
     [
         (
             dict(dataset="HellaSwag"),
-            'DATASET "HellaSwag" is not known; did you mean hellaswag? use one of "addition", "aime24"',
+            'DATASET "HellaSwag" is not known; did you mean hellaswag? Use "addition", "aime24"',
         ),
         (dict(dataset="rows.jsonl"), "there is no file rows.jsonl"),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
@@ -268,11 +268,11 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
         (
             {"q": {"items": "x"}},
             "{{ q.items }}",
-            "a method is no text; the item m.items is written m['items']; it has q: dict",
+            "a method is not text; the item m.items is written m['items']; it has q: dict",
         ),
-        ({"q": {"text": "2 + 2"}}, "{{ q }}", "a dict is no text; it has q: dict"),
-        ({"q": ["2 + 2"]}, "{{ q }}", "a list is no text; it has q: list"),
-        ({"q": "2 + 2", "of": ["a", "b"]}, "{{ q }} {{ of }}", "a list is no text; it has q: str, of: list"),
+        ({"q": {"text": "2 + 2"}}, "{{ q }}", "a dict is not text; it has q: dict"),
+        ({"q": ["2 + 2"]}, "{{ q }}", "a list is not text; it has q: list"),
+        ({"q": "2 + 2", "of": ["a", "b"]}, "{{ q }} {{ of }}", "a list is not text; it has q: str, of: list"),
         ({"q": "['2 + 2', '3']"}, "{{ q[0] }}", "a text is where the template takes one item of a list; it has q: str"),
     ],
 )
@@ -287,7 +287,7 @@ def test_what_is_no_text_is_never_written_as_python_would(own, rows, row, templa
 def test_bytes_are_no_text_and_numbers_parts_of_texts_and_items_are(own, tmp_path):
     pd.DataFrame([{"q": b"2 + 2"}]).to_parquet(tmp_path / "rows.parquet")
     own(FILE="rows.parquet", TEMPLATE="{{ q }}")
-    with pytest.raises(PromptError, match="a bytes is no text; it has q: bytes"):
+    with pytest.raises(PromptError, match="a bytes is not text; it has q: bytes"):
         load_prompts("mine", 1)
     pd.DataFrame([{"q": "2 + 2", "n": 4, "x": 1.5, "of": ["a", "b"]}]).to_parquet(tmp_path / "rows.parquet")
     own(FILE="rows.parquet", TEMPLATE="{{ q[:1] }} {{ n }} {{ x }} {{ of[1] }} {{ q | length }}")
@@ -298,7 +298,7 @@ def test_endings_that_a_csv_made_a_text_are_refused(rows):
     path = rows({"ctx": "A man sits.", "endings": "['He reads.', 'He sings.']", "label": "0"})
     with pytest.raises(PromptError, match=r"row 1 .*\(a text is where the template takes one item"):
         load_prompts("hellaswag", 1, path)
-    with pytest.raises(PromptError, match=r"row 1: endings is \"\['He .*, no list of texts; write a list"):
+    with pytest.raises(PromptError, match=r"row 1: endings is \"\['He .*, not a list of texts; write a list"):
         load_choices("hellaswag", 1, path)
 
 

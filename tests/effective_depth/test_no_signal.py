@@ -55,7 +55,8 @@ def test_a_depth_without_signal_is_a_dash_with_the_reason_in_call_frame_interval
     with pytest.warns(UserWarning, match="^no reliable depth: the lens.s largest KL divergence is 0.05 nats"):
         assert dl.effective_depth_kl(flat) is None
     with pytest.warns(
-        UserWarning, match="predicts these prompts hardly better .* than shuffled ones .*; 0.5 apart is needed"
+        UserWarning,
+        match="predicts these prompts hardly better .* than shuffled ones .*; a difference of at least 0.5 is needed",
     ):
         assert dl.effective_depth_overlap(ignorant) is None
     with pytest.warns(UserWarning, match="cosines of 0.0.* do not stand out from those of random .* .0.088"):

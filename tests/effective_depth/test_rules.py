@@ -52,7 +52,7 @@ def test_a_value_that_is_impossible_is_refused_beyond_rounding(rule, bounds):
                 curves = [[0.5, 0.5, 0.5] for _ in range(3)]
                 curves[key][1] = bound + sign * beyond
                 given = curves if rule is effective_depth_cosine else [curves[key]]
-                refused = pytest.raises(ValueError, match="at layer 1, and can only be") if beyond > 1e-3 else None
+                refused = pytest.raises(ValueError, match="at layer 1, but must be") if beyond > 1e-3 else None
                 with refused or contextlib.nullcontext():
                     rule(*given)
 

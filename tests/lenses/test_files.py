@@ -129,9 +129,9 @@ def test_a_file_that_would_run_code_is_refused(tmp_path):
     [
         (
             {"A": torch.zeros(L + 1, D, D), "b": torch.zeros(L + 1, D)},
-            f"has {L + 1} layers of width {D}, and the model {L} of",
+            f"has {L + 1} layers of width {D}, but the model has {L} layers",
         ),
-        ({"A": torch.zeros(L, D - 1, D - 1)}, f"of width {D - 1}, and the model {L} of {D}"),
+        ({"A": torch.zeros(L, D - 1, D - 1)}, f"of width {D - 1}, but the model has {L} layers of width {D}"),
         ({"unembedding": "0" * 64}, "was fitted with a different unembedding"),
     ],
 )

@@ -256,9 +256,9 @@ def nothing_fetched(monkeypatch):
         ({"dtype": torch.int8}, "dtype torch.int8 is not a torch floating-point type"),
         ({"quantization": "3bit"}, 'quantization="3bit" is not known; did you mean 8bit?'),
         ({"remote": "lokal"}, "remote='lokal' is not a host; use True, False, \"local\" or a URL"),
-        ({"quantization": "8bit", "remote": True}, "a server decides dtype, quantization and device_map itself; leave"),
-        ({"dtype": "float32", "remote": True}, "a server decides dtype, quantization and device_map itself; leave"),
-        ({"device_map": "auto", "remote": True}, "a server decides dtype, quantization and device_map itself; leave"),
+        ({"quantization": "8bit", "remote": True}, "the server sets dtype, quantization and device_map itself; leave"),
+        ({"dtype": "float32", "remote": True}, "the server sets dtype, quantization and device_map itself; leave"),
+        ({"device_map": "auto", "remote": True}, "the server sets dtype, quantization and device_map itself; leave"),
         ({"device_map": "cuda:99"}, "device_map names 'cuda:99', which cannot be used on this machine ("),
         (
             {"device_map": "meta"},

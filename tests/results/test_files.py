@@ -53,13 +53,13 @@ def test_every_probe_reads_back_equal_with_its_meta_under_the_papers_name(tmp_pa
 @pytest.mark.parametrize(
     ("probe", "change", "message"),
     [
-        ("logit_lens", {"res_overlaps": torch.rand(7)}, r"res_overlaps has shape \[7\], not \['L'\] with L = 8"),
+        ("logit_lens", {"res_overlaps": torch.rand(7)}, r"res_overlaps has shape \[7\], not \[8\]"),
         ("logit_lens", {"res_top1_sums": torch.rand(3, 8)}, r"has shape"),
         ("logit_lens", {"res_overlaps": [0.1] * 8}, "res_overlaps is a list, not a tensor"),
         ("logit_lens", {"res_kl_divs": torch.full((8,), torch.nan)}, "res_kl_divs is not finite"),
         ("relative_contribution", {"layer_cos": torch.full((8,), torch.nan)}, "layer_cos is not finite"),
         ("layer_effects", {"max_future_layer": torch.rand(8, 9)}, r"has shape \[8, 9\]"),
-        ("residual_erasure", {"erasure_effect": None}, "it has no erasure_effect"),
+        ("residual_erasure", {"erasure_effect": None}, "it lacks erasure_effect"),
         ("relative_contribution", {"att_cos": torch.tensor([0.1] * 7 + [torch.nan])}, "att_cos is not finite"),
         ("residual_erasure", {"tokens": ["a", "b"]}, f"it has 2 tokens, but {len(TOKENS)} columns"),
         ("depth_by_difficulty", {"levels": None}, "without levels"),

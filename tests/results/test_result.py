@@ -193,8 +193,8 @@ def edited(lens):
     """The same result edited in three ways, and what is then said."""
     without = copy.copy(lens)
     del without["res_kl_divs"]
-    yield without, "it has no res_kl_divs"
-    yield lens | {"res_kl_divs": lens["res_kl_divs"][:2]}, r"res_kl_divs_sums has shape \[3, 4\], not .* with L = 2"
+    yield without, "it lacks res_kl_divs"
+    yield lens | {"res_kl_divs": lens["res_kl_divs"][:2]}, r"res_kl_divs_sums has shape \[3, 4\], not \[3, 2\]"
     yield lens | {"res_kl_divs": lens["res_kl_divs"].tolist()}, "res_kl_divs is a list, not a tensor"
     yield lens | {"n_tokens": lens["n_tokens"][:2]}, r"res_kl_divs_sums has shape|n_tokens has shape \[2\]"
 
@@ -224,7 +224,7 @@ def test_one_mode_is_saved_under_a_name_of_ones_own_and_is_no_file_of_a_run(tmp_
         result = Result("layer_effects", _of_mode(mode))
         read = dl.load_artifact(result.save(tmp_path / "x.pt"))
         assert torch.equal(read[f"max_{mode}_layer"], result[f"max_{mode}_layer"]) and len(read.to_frame())
-        with pytest.raises(dl.ArtifactError, match="was not written: it has no max_future_layer, max_future_out"):
+        with pytest.raises(dl.ArtifactError, match="was not written: it lacks max_future_layer and max_future_out"):
             result.save(tmp_path)
 
 

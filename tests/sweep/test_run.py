@@ -313,7 +313,7 @@ def test_a_remote_run_without_a_key_is_refused_before_anything_runs(tmp_path, mo
         ("gsm8k --lens short.txt", "LENS is .*short.txt, and there is no such .pt file"),
         ("gsm8k --lens text.pt", "text.pt is not a lens for all layers: it is damaged"),
         ("gsm8k --chat", "toy-4l has no chat template; give plain prompts"),
-        ("mine --source short.txt --probes layer_effects", "no prompt has the 13 tokens that future mode needs"),
+        ("mine --source short.txt --probes layer_effects", 'no prompt has the 13 tokens that mode "future" needs'),
     ],
 )
 def test_what_no_probe_can_do_is_refused_before_weights_are_loaded_or_a_notebook_starts(
