@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from nnsight import TransformersModel
 
 from .data.tokens import texts_of
-from .effective_depth.intervals import UNPAIRED, NoInterval, difference_interval, equal_prompts, same_prompts
+from .effective_depth.intervals import UNPAIRED, NoInterval, difference_interval, equal_prompts, open_ends, same_prompts
 from .effective_depth.rules import RULES, Rule
 from .effective_depth.tables import effective_depths
 from .figures.grid import figure_of, save
@@ -110,7 +110,8 @@ def _difference(rule: Rule, first: Mapping, second: Mapping) -> dict:
         return row | {"note": _joined([*notes, *missing])}
     row["difference"] = depths[1].ratio - depths[0].ratio
     try:
-        row["low"], row["high"] = difference_interval(first, second, rule)
+        row["low"], row["high"] = low, high = difference_interval(first, second, rule)
+        notes += [open_ends(low, high)]
         notes += [equal_prompts(result, rule) for result in (first, second)]
         notes += ["" if same_prompts(first, second) else UNPAIRED]
     except NoInterval as reason:

@@ -158,6 +158,12 @@ def difference_interval(
     return low, high
 
 
+def open_ends(low: float | None, high: float | None) -> str:
+    """A note on the ends of an interval that the prompts do not limit; "" if they limit both."""
+    without = " and no ".join(name for name, end in (("lower", low), ("upper", high)) if end is None)
+    return f"no {without} limit: the data are also consistent with no effective depth" if without else ""
+
+
 def _may_differ(gaps: Sequence[Gaps], pair: tuple[int, int], level: float) -> bool:
     """Whether the earlier depth's model may have crossed there while the other had not yet before its own."""
     early = int(pair[1] < pair[0])

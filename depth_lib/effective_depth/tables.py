@@ -11,13 +11,12 @@ import pandas as pd
 from ..results.artifacts import read_artifact
 from ..results.schemas import BY_RANDOM, ArtifactError
 from ..results.study import Study
-from .intervals import NoInterval, depth_interval, equal_prompts
+from .intervals import NoInterval, depth_interval, equal_prompts, open_ends
 from .rules import RULES, Rule, ratio
 
 CONTROL = BY_RANDOM.removeprefix("@")  # the variant of a model with random weights
 _WHOLE = ["layers", "prompts", "ed", "low", "high"]
 _SHARES = ["ratio", "ratio_low", "ratio_high"]
-OPEN = "no {} limit: the data are also consistent with no effective depth"
 
 
 def depths(study: Study) -> pd.DataFrame:
@@ -97,9 +96,8 @@ def _depth(rule: Rule, result: Mapping, layers: int) -> dict:
         low, high = depth_interval(result, rule)
     except NoInterval as reason:
         return found | {"note": f"no interval: {reason}"}
-    without = " and no ".join(name for name, end in (("lower", low), ("upper", high)) if end is None)
     found |= {"low": low, "high": high, "ratio_low": ratio(low, layers), "ratio_high": ratio(high, layers)}
-    notes = [OPEN.format(without)] * bool(without) + [equal_prompts(result, rule)]
+    notes = [open_ends(low, high), equal_prompts(result, rule)]
     return found | {"note": "; ".join(filter(None, notes))}
 
 

@@ -39,6 +39,7 @@ class Record:
     state: list | None = None  # `state_of` the model, when it was checked
     running: dict | None = None  # the device and dtype of its last run
     remote: bool | str = False  # the server that it was loaded for
+    order: list[int] | None = None  # the blocks that `reorder_blocks` left, by their numbers in the original
 
     def __str__(self) -> str:
         """A line for each fact and error; the parts of equal blocks are counted."""

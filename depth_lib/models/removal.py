@@ -100,7 +100,9 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     if problem and not hasattr(changed.config.get_text_config(), "layer_passes"):
         warn(f"{problem}: it cannot be saved.")
     vars(changed)["save_pretrained"] = partial(save_whole, changed, problem)
-    return in_memory(changed, llm.tokenizer)
+    reordered, before = in_memory(changed, llm.tokenizer), known(llm).order
+    known(reordered).order = [before[l] for l in order] if before else list(order)
+    return reordered
 
 
 def in_order(module: PreTrainedModel, blocks_path: str, order: Sequence[int]) -> PreTrainedModel:

@@ -52,7 +52,7 @@ def origin(llm: TransformersModel, remote: bool | str) -> dict:
         "commit": getattr(llm.config, "_commit_hash", None),
     }
     found |= {"dtype": record.running["dtype"] if record.running else None, "where": _where(llm, remote)}
-    found |= {"check": record.checked, "runs": record.running, "blocks": remark(llm)}
+    found |= {"check": record.checked, "runs": record.running, "blocks": remark(llm), "order": record.order}
     found |= {"bos": begins_with_bos(llm.tokenizer), "versions": versions()}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {name: value for name, value in found.items() if value is not None} | {"date": now}

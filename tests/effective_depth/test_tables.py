@@ -5,11 +5,13 @@ import pandas as pd
 import pytest
 import torch
 
+import depth_lib as dl
 from depth_lib.effective_depth.over_models import over_models
 from depth_lib.effective_depth.rules import RULES
 from depth_lib.effective_depth.tables import CONTROL, depths, effective_depths, published_depths
 from depth_lib.params import facts_of
 from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.result import Result
 from depth_lib.results.study import Study
 from tests.report.studies import write_depths, write_published
 from tests.synthetic import artifact_path, curves_with_depths, result_of, save
@@ -59,6 +61,9 @@ def test_notes_say_which_limit_is_missing_and_why_there_is_no_interval():
     lens = {"res_overlaps": some.mean(0), "res_overlaps_sums": some, "n_tokens": n_tokens}
     (row,) = effective_depths(lens | {"res_kl_divs": np.full(8, 5.0)}).query("rule == 'overlap'").itertuples()
     assert row.note == "no upper limit: the data are also consistent with no effective depth" and pd.isna(row.high)
+    few = dict(zip("ab", [Result("logit_lens", lens | {"res_kl_divs": np.full(8, 5.0)})] * 2, strict=True))
+    compared = dl.compare(few).frame.set_index("rule").loc["overlap"]
+    assert pd.isna(compared[["low", "high"]]).any() and "limit: the data are also" in compared.note
     none = effective_depths({"res_kl_divs": np.full(8, 0.1), "res_overlaps": np.full(8, 0.1)})
     assert none.ed.isna().all() and none.dtypes[["ed", "low", "ratio"]].tolist() == ["Int64", "Int64", float]
     sound = effective_depths(result_of("logit_lens", 8))

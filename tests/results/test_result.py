@@ -148,6 +148,18 @@ def test_somebodys_file_of_this_name_is_renamed_and_a_result_is_replaced(lens, t
     assert len([*tmp_path.iterdir()]) == 4
 
 
+def test_a_result_of_other_prompts_or_of_other_blocks_is_renamed_and_says_which_they_are(lens, toy, tmp_path):
+    texts = dl.load_prompts("gsm8k", 3, source="embedded")
+    shorter = dl.reorder_blocks(dl.remove_blocks(toy, 1), [2, 0, 1])
+    others = dl.logit_lens(shorter, texts), dl.logit_lens(toy, texts[::-1])
+    assert others[0]["meta"]["order"] == [3, 0, 2] and "with blocks [3, 0, 2]" in repr(others[0])
+    assert "order" not in lens["meta"] and "blocks" not in repr(lens)
+    for n, result in enumerate((lens, *others)):
+        path = result.save(tmp_path)
+        assert len([*tmp_path.glob(f"{path.name}*")]) == n + 1
+    assert dl.load_artifact(f"{path}.replaced-1")["meta"]["prompts_hash"] == lens["meta"]["prompts_hash"]
+
+
 def test_an_array_in_place_of_a_tensor_is_a_column_too(lens):
     changed = lens | {"res_kl_divs": lens["res_kl_divs"].numpy()}
     assert changed.to_frame().equals(lens.to_frame())
