@@ -173,6 +173,9 @@ def load_params(path: Path) -> dict:
         values = checked(dict(yaml.safe_load(text) or {}), kind)
         if values.keys() >= {"REPOSITORY", "FILE"}:
             raise ParamsError("FILE is in place of REPOSITORY; delete one")
+        for name in ("TEMPLATE", "QUESTION_TEMPLATE"):
+            if "{{" not in (values.get(name) or "{{"):
+                raise ParamsError(f"{name} uses no field of a row; write one in double braces, {{{{ question }}}}")
         if values.get(key, path.stem) != path.stem:
             raise ParamsError(f"{key} is {values[key]}; give the file this name, or leave {key} out")
         return values

@@ -160,12 +160,17 @@ def chat_prompts(
     before = [{"role": "system", "content": system}] if system else []
     options = template_options | {"add_generation_prompt": True, "tokenize": False}
     try:
-        return [
+        texts = [
             llm.tokenizer.apply_chat_template([*before, {"role": "user", "content": question}], **options)
             for question in questions
         ]
     except TemplateError as error:
         raise ValueError(f"the chat template refuses these messages: {error}; change system or the options") from None
+    for question, text in zip(questions, texts, strict=True):
+        for what, content in (("the question", question), ("system", system or "")):
+            if content.strip() not in text:
+                raise ValueError(f"the chat template drops {what} {content!r}; leave it out, or correct the template")
+    return texts
 
 
 def _length_tokenizer(dataset: str, name: str) -> Any:

@@ -77,6 +77,7 @@ def _read(path: Path) -> Iterator[dict | str | None]:
             raise ValueError("it has the character NUL, as UTF-16 has")
         file.seek(0)
         if kind == ".csv":
+            csv.field_size_limit(2**31 - 1)  # not 128 KiB a cell
             table = csv.DictReader(file, strict=True)
             if len(set(names := table.fieldnames or [])) < len(names):
                 raise ValueError("two columns have the same name")

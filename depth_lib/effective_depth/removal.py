@@ -89,8 +89,9 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     value, half = of_prompts.mean(), np.nan
     if len(of_prompts) >= FEWEST and np.ptp(of_prompts):
         half = half_width((of_prompts.sum() - of_prompts) / (len(of_prompts) - 1))
-    loss = Estimate(float(value), float(value - half), float(value + half))
-    n = int(sizes[row]) if affordable.size else 0
+    n, loss = int(sizes[row]), Estimate(float(value), float(value - half), float(value + half))
+    if not affordable.size:
+        n, loss = 0, Estimate(float(cheapest.min()), np.nan, np.nan)  # the cost that decided
     if min(sizes[sizes > n], default=n_layers) > n + 1:
         note = f'Removing {n + 1} was not tried: dl.block_removal(llm, prompts, sizes="all") tries every number'
     return Removable(n, s if n else None, n_layers, loss, at_most, note)

@@ -36,7 +36,7 @@ from ..params import (
     words,
 )
 from ..remote.errors import RemoteError
-from ..results.schemas import ARTIFACTS, ArtifactError
+from ..results.schemas import ARTIFACTS, TABLE_PROBES, ArtifactError
 from ..run import OtherSettings, Run
 from .execute import Notebook, execute, say, slots_for
 from .status import matrix, runs_in
@@ -107,10 +107,10 @@ class Options(Params):
                 runs += [run] if probes else []
         of_pair = [probe for probe, row in ARTIFACTS.items() if row.of_pair]
         readers = dict.fromkeys(("PAIR", "QUESTION", "ANSWER"), of_pair)
-        readers |= dict.fromkeys(("LENS", "GENERATE"), ["logit_lens"])
+        readers |= dict.fromkeys(("LENS", "GENERATE"), ["logit_lens"]) | {"CONTROL": [*TABLE_PROBES]}
         chosen = {probe for run in runs for probe in run.params.PROBES}
         for name, probes in readers.items():
-            if name in self.model_fields_set and not chosen.intersection(probes):
+            if name in self.model_fields_set and getattr(self, name) and not chosen.intersection(probes):
                 only = ", ".join(probes)
                 raise ParamsError(f"{name} affects only {only}; leave it out, or add one of these to PROBES")
         folders = {}
@@ -230,7 +230,8 @@ def _kind(annotation: Any) -> str:
 @_takes("MODELS", "DATASETS", *_RUN, *_ENGINE)
 def demo(asked: Options) -> int:
     """Run three toy models on three embedded data sets; table and figures go to outputs/demo (3 to 8 minutes)."""
-    values = {"SET": "demo", "CONTROL": True, "JOBS": 2} | asked.model_dump(exclude_unset=True)
+    control = "PROBES" not in asked.model_fields_set
+    values = {"SET": "demo", "CONTROL": control, "JOBS": 2} | asked.model_dump(exclude_unset=True)
     return sweep(Options(**values))
 
 

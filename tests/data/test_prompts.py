@@ -224,6 +224,11 @@ def test_a_dataset_of_ones_own_can_have_levels(own, rows):
     assert load_prompts("mine", 1) == ["2 + 2 = 4"]
 
 
+def test_a_cell_may_be_longer_than_the_csv_modules_limit(tmp_path):
+    (tmp_path / "long.csv").write_text(f"text\n{140_000 * 'a'}\n")
+    assert load_prompts(str(tmp_path / "long.csv"), column="text") == [140_000 * "a"]
+
+
 @pytest.mark.parametrize(
     "table, message",
     [
@@ -247,6 +252,7 @@ def test_a_table_whose_cells_have_no_one_column_is_refused(tmp_path, table, mess
         ),
         ({"FILE": "rows.jsonl", "REPOSITORY": "a/b"}, "mine.yaml: FILE is in place of REPOSITORY; delete one"),
         ({"TEMPLATE": "{{ q }}"}, "params/datasets/mine.yaml has neither REPOSITORY nor FILE; write one there"),
+        ({"FILE": "rows.jsonl", "TEMPLATE": "{q}"}, "mine.yaml: TEMPLATE uses no field of a row; write one in"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q.x }}"}, "row 1 does not fit the template of mine ('str object' has"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q"}, "row 1 does not fit the template of mine (unexpected end"),
         (
@@ -457,6 +463,9 @@ def test_questions_become_what_a_chat_model_reads(toy):
         ):
             with pytest.raises(ValueError, match=f"^the chat template reads no option {option}; {re.escape(hint)}$"):
                 dl.chat_prompts(toy, ["a"], **{option: True})
+    with patched(toy.tokenizer, chat_template="{{ messages[-1].content }}"):
+        with pytest.raises(ValueError, match="^the chat template drops system 'Be brief.'; leave it out, or correct"):
+            dl.chat_prompts(toy, ["a"], system="Be brief.")
     eos = toy.tokenizer.eos_token
     with patched(toy.tokenizer, chat_template="{{ messages[0].content + eos_token }}"):
         once = dl.chat_prompts(toy, ["a"])
