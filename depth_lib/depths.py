@@ -24,7 +24,7 @@ def effective_depths(
     control: bool = False,
     remote: bool | str = False,
 ) -> pd.DataFrame:
-    """The effective depths of a probe's result, of several {name: result}, or of a model on prompts.
+    """The effective depths of one probe result, of several in a dict {name: result}, or of a model on prompts.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.effective_depths(dl.logit_lens(llm, prompts)).ratio.to_dict()
@@ -42,7 +42,7 @@ def effective_depths(
     - layers: the number of blocks L
     - prompts: how many
     - ed: the effective depth, a layer; NA if there is none
-    - low, high: the ends of its 95 % interval over prompts; NA without a limit, or without an interval
+    - low, high: the ends of its 95 % interval over prompts; NA if that end is open or there is no interval
     - ratio, ratio_low, ratio_high: (layer + 1) / L
     - note: why something is missing
 

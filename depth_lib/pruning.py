@@ -97,7 +97,9 @@ def prune(
     """
     prompts, choices = texts_of(prompts), checked_choices(choices)
     if len(prompts) < 2:
-        raise ValueError("prune chooses blocks on some prompts and measures others; give two or more.")
+        raise ValueError(
+            "prune chooses blocks on some of the prompts and measures the loss on the others; give two or more prompts."
+        )
     sizes = "refined" if at_most == AT_MOST else "all"  # "refined" is exact for the default only
     result = block_removal(llm, prompts, sizes=sizes)
     found = removable(result, at_most)

@@ -73,7 +73,7 @@ def checked_order(order: Any, n_layers: int) -> Order:
     numbers = whole(order)
     if not numbers or not 0 <= min(numbers) <= max(numbers) < n_layers:
         raise ValueError(
-            f"{reprlib.repr(order)} is not an order of this model's blocks; give lists of numbers from 0 to "
+            f"{reprlib.repr(order)} is not an order of this model's blocks; give a list of numbers from 0 to "
             f"{n_layers - 1}."
         )
     return numbers

@@ -56,7 +56,7 @@ def load_prompts(
     - llm: leave out prompts with more tokens than this model has positions, with a warning.
     - column: the column of the file that has the prompts.
 
-    Raises PromptError: unknown data set or source, Hub unreachable, no rows, a row that does not fit.
+    Raises PromptError: unknown data set or source, Hub unreachable, no rows, a row without the data set's fields.
     Cost: no forward pass.
     """
     if n_examples is not None:

@@ -57,15 +57,15 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     >>> dl.removable(dl.block_removal(llm, prompts, sizes=[1, 2]), at_most=9).n
     2
 
-    The stretch of blocks is chosen on every second prompt, and its loss is measured on the others, so that the choice
-    does not bias the result.
+    The blocks are chosen using every second prompt, and the loss without them is measured on the others, so that the
+    choice does not bias the result.
 
     - result: from `block_removal`, of whole blocks
     - at_most: nats per token
 
     Returns a Removable. Its n is 0 if no removal is cheap enough, if the model predicts the prompts no better than
-    shuffled ones, or if only one prompt has a loss. Its note says if n + 1 blocks were not tried: for limits other
-    than 0.05, give block_removal sizes="all".
+    shuffled ones, or if fewer than two prompts are long enough (two tokens) to have a loss. Its note says if n + 1
+    blocks were not tried: for limits other than 0.05, give block_removal sizes="all".
 
     Raises ValueError for any other result.
     Cost: no forward pass.

@@ -102,7 +102,8 @@ def load_model(
     and MLP cannot be told apart, a warning says so.
 
     Raises ModelError for an unknown name, a Hub that cannot be reached, a device or dtype that this machine lacks,
-    or weights that cannot be read. Raises ArchitectureError if no residual stream is found, or the identities fail.
+    or weights that cannot be read. Raises ArchitectureError if no residual stream is found, if the stream is not the
+    sum of what the blocks add, or if the logit lens after the last block does not give the logits.
     Cost: reads the weights; five forward passes of 4 to 8 tokens.
     """
     for argument in other:
@@ -115,8 +116,8 @@ def load_model(
         given = [one for one in (revision, dtype, quantization, device_map, passes) if one not in (None, FROM_ENTRY)]
         if given or tensor_parallel != 1:
             raise ModelError(
-                "a model in memory stays as it is; give revision, dtype, quantization or device_map where you load it, "
-                "and for passes dl.unroll(model, passes)."
+                "a model in memory stays as it is; give revision, dtype, quantization or device_map where you load it; "
+                "for passes=, use dl.unroll(model, passes)."
             )
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None and isinstance(name, str | Path):

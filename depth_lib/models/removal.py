@@ -65,7 +65,9 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
     """The blocks except s..s + n − 1. Raises ValueError if the model does not have them, or has only them."""
     for name, value in (("s", s), ("n", n)):
         if not whole([value]):
-            raise ValueError(f"{name} is {value!r}; give a whole number, or dl.reorder_blocks(llm, blocks_to_keep).")
+            raise ValueError(
+                f"{name} is {value!r}; give a whole number, or call dl.reorder_blocks(llm, blocks_to_keep) instead."
+            )
     s, n = whole([s, n])
     if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
         which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"

@@ -66,7 +66,7 @@ def integrated_gradients(
     - llm: from `load_model`
     - question, answer: strings, tokenised together
     - quadrature: a tolerance, or "riemann" (256 left-endpoint steps, as in the papers). For a tolerance, nodes are
-      added where the estimated error is largest, until the error is below that share of max |igrads[l]|
+      added where the estimated error is largest, until the error is below the tolerance times max |igrads[l]|
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
     - at: "block" (x is h_{l+1}), "attention" (a_l) or "mlp" (m_l); for the last two, everything after x is recomputed

@@ -42,12 +42,13 @@ def layer_effects(
     torch.Size([4, 1])
 
     Block s is skipped at tokens 1..t − 1. With c_l = h_{l+1} − h_l, effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ and
-    output[s] = max ‖y − ȳ‖₂, over tokens i ≥ t, positions t and prompts.
+    output[s] = max ‖y − ȳ‖₂, over tokens i ≥ t, positions t and prompts. y is the output distribution; a bar marks the
+    pass with block s skipped.
 
     - llm: from `load_model`
     - prompts: list of strings
-    - mode: "future" (up to 4 positions t per prompt, drawn with seed 123 from 8, 16, …), "all" (skips every token
-      i ≥ 1 and measures every token), or "remove" (skips token 0 too)
+    - mode: "future" (up to 4 positions t per prompt, drawn with seed 123 from 8, 16, …), "all" (skips the block at
+      every token i ≥ 1 and measures every token), or "remove" (also at token 0)
     - part: "layer", "attention" or "mlp"
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass; by default chosen from the device's memory
@@ -58,8 +59,8 @@ def layer_effects(
     - max_<mode>_out [L, 1]: effect on the output probabilities
     - <mode>_kl [L]: KL(y ‖ ȳ), nats, mean over tokens, then prompts
     - <key>_by_prompt [P, …]: each of these per prompt
-    - max_<mode>_layer_rounding_floor, max_<mode>_out_rounding_floor [P]: in half precision, or with quantised
-      weights; smaller effects may be rounding errors
+    - max_<mode>_layer_rounding_floor, max_<mode>_out_rounding_floor [P]: effects below this may be rounding errors
+      (only in half precision or with quantised weights)
 
     In mode "future", prompts under 13 tokens are left out, and in mode "all" those of one token, with a warning.
 

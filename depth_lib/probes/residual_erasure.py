@@ -50,8 +50,8 @@ def residual_erasure(
     - erasure_effect [L + 1, T]: effects; row 0: embeddings, row l: output of block l − 1
     - n_answer [1]: the number of tokens of the answer
     - tokens: T strings
-    - erasure_effect_rounding_floor [L + 1]: in half precision, or with quantised weights; smaller effects may be
-      rounding errors
+    - erasure_effect_rounding_floor [L + 1]: effects below this may be rounding errors (only in half precision or with
+      quantised weights)
 
     Raises ValueError if the answer has no token of its own, or nothing precedes it.
     Source: Csordás et al. 2025, Figure 6.
