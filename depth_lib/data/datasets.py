@@ -84,6 +84,10 @@ class Dataset(DatasetFile):
             source = prompts_path(self.DATASET, published=source == "sample")
         return file_rows(path_of(source))
 
+    def name_of(self, source: str | Path) -> str:
+        """What a source is called in messages: the file in place of the Hub, if the data set is one."""
+        return f"{self.DATASET} from {source == 'hub' and self.FILE or source}"
+
     def _hub_rows(self) -> Iterator[tuple[str, dict]]:
         import datasets  # takes seconds, and files do not need it
 

@@ -79,7 +79,7 @@ def _from_rows(dataset: Dataset, source: str | Path, seed: int) -> list[Example]
             raise PromptError(f"{where} is a text and has no level; give a .jsonl file with {dataset.DATASET}'s fields")
         rows.append((dataset.level_of(row), *dataset.pair(where, row), dataset.WITHIN_ANSWER))
     examples = [Example(*row) for row in rows if row[0]]
-    name = f"{dataset.DATASET} from {source == 'hub' and dataset.FILE or source}"
+    name = dataset.name_of(source)
     if not examples:
         raise PromptError(f"{name} has no row with a level in {dataset.LEVEL!r}; write a number there")
     if n_without := len(rows) - len(examples):

@@ -114,8 +114,7 @@ def load_prompts(
     if len(prompts) == wanted:
         return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
-    name = f"{dataset} from {source == 'hub' and kind.FILE or source}"
-    name = source if alone or Path(source).suffix.lower() == ".txt" else name
+    name = source if alone or Path(source).suffix.lower() == ".txt" else kind.name_of(source)
     if not prompts:
         raise PromptError(f"{name} has no prompt{longer}; give a source with at least one")
     if wanted < math.inf:
@@ -168,7 +167,7 @@ def chat_prompts(
         raise ValueError(f"the chat template refuses these messages: {error}; change system or the options") from None
     for question, text in zip(questions, texts, strict=True):
         for what, content in (("the question", question), ("system", system or "")):
-            if content.strip() not in text:
+            if "".join(content.split()) not in "".join(text.split()):  # some templates change white space
                 raise ValueError(f"the chat template drops {what} {content!r}; leave it out, or correct the template")
     return texts
 

@@ -463,7 +463,8 @@ def test_questions_become_what_a_chat_model_reads(toy):
         ):
             with pytest.raises(ValueError, match=f"^the chat template reads no option {option}; {re.escape(hint)}$"):
                 dl.chat_prompts(toy, ["a"], **{option: True})
-    with patched(toy.tokenizer, chat_template="{{ messages[-1].content }}"):
+    with patched(toy.tokenizer, chat_template="{{ messages[-1].content.replace('\n\n', '\n') }}"):
+        assert dl.chat_prompts(toy, ["a\n\nb"]) == ["a\nb"], "as Falcon's template does"
         with pytest.raises(ValueError, match="^the chat template drops system 'Be brief.'; leave it out, or correct"):
             dl.chat_prompts(toy, ["a"], system="Be brief.")
     eos = toy.tokenizer.eos_token
