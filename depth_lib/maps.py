@@ -102,10 +102,8 @@ def stretch(result: Mapping) -> Estimate:
     """
     if not isinstance(result, Mapping) or "relative_sums" not in result:
         raise ValueError("stretch needs a result of dl.linear_maps(source, target, texts).")
-    sums, n_tokens = (
-        as_array(fitting(result)["relative_sums"]).astype(float),
-        as_array(result["n_tokens"])[:, None, None],
-    )
+    sums = as_array(fitting(result)["relative_sums"]).astype(float)
+    n_tokens = as_array(result["n_tokens"])[:, None, None]
     if len(sums) < FEWEST:
         raise NoInterval(f"{len(sums)} held-out texts are too few; take {FEWEST} or more")
     value = _slope(sums.sum(0) / n_tokens.sum())
