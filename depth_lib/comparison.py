@@ -14,7 +14,7 @@ from .effective_depth.rules import RULES, Rule
 from .effective_depth.tables import effective_depths
 from .figures.grid import figure_of, save
 from .figures.kinds import KINDS, find_kind
-from .files import path_of, writable_folder
+from .files import path_of, writable_folder, write_beside
 from .params import params_files
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
@@ -84,11 +84,14 @@ class Comparison:
         return figures
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write the frame as depths.csv and the figures as .png and .pdf, and return the paths of the .csv and .png."""
+        """Write the frame as depths.csv and the figures as .png and .pdf, and return the paths of the .csv and .png.
+
+        A different file that is already there is renamed to `<name>.replaced-1`.
+        """
         folder = writable_folder(folder, ValueError)
-        self.frame.to_csv(folder / "depths.csv", index=False)
+        write_beside({folder / "depths.csv": self.frame.to_csv(index=False).encode()})
         drawn = [(name, figure) for kind in FIGURES for name, figure in self._drawn(kind)]
-        return [folder / "depths.csv", *(save(figure, folder / f"{name}.png") for name, figure in drawn)]
+        return [folder / "depths.csv", *(save(figure, folder / f"{name}.png", write_beside) for name, figure in drawn)]
 
     def _drawn(self, name: str):
         """The name of a file and the figure of one kind, for each data set that has it."""

@@ -6,7 +6,7 @@ import os
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from errno import ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
 
@@ -83,6 +83,15 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
     finally:
         for part in temporary.values():
             part.unlink(missing_ok=True)
+
+
+def write_beside(contents: Mapping[Path, bytes], ours: Callable = lambda content: False) -> None:
+    """`write_together`, after renaming each file there to `<name>.replaced-1`, unless it is the same or `ours`."""
+    for path, content in contents.items():
+        there = path.read_bytes() if path.is_file() else None
+        if path.exists() and there != content and not ours(there):
+            move_aside(path, "replaced")
+    write_together(contents)
 
 
 class Held(Exception):

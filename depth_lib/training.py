@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from .data.tokens import texts_of
 from .effective_depth.tables import effective_depths
 from .figures.marks import COLOURS, STYLE
-from .files import move_aside, path_of, writable_folder, write_together
+from .files import move_aside, path_of, writable_folder, write_beside, write_together
 from .models.bare import check_kind
 from .models.load import load_model
 from .probes.logit_lens import logit_lens
@@ -92,12 +92,11 @@ class DepthLog:
                 kl = results[1]["res_kl_divs"].tolist()
         if self.path:
             writable_folder(self.path.parent, ValueError)  # somebody may have removed it since
-            if not self._rows and self.path.exists():  # of an earlier training
-                move_aside(self.path, "replaced")
+        write = write_together if self._rows else write_beside  # a file there is of an earlier training
         kept = len(self._rows) - (self._rows != [] and step == last)
         self._rows[kept:], self._kl[kept:], self._first = [row], [kl], False
         if self.path:
-            write_together({self.path: self.to_frame().to_csv(index=False).encode()})
+            write({self.path: self.to_frame().to_csv(index=False).encode()})
         return row
 
     def _resume(self, path: Path, step: int) -> None:
@@ -108,7 +107,7 @@ class DepthLog:
             rows = earlier[["step", "loss", *METRICS, "largest_kl", "reason"]].fillna({"reason": ""}).to_dict("records")
         except (OSError, ValueError, LookupError, AttributeError):  # there is none, or it is something else
             return
-        if rows and len(rows) < len(frame):
+        if rows and (frame.step > step).any():
             move_aside(path, "replaced")
         self._rows, self._kl = rows, earlier.filter(regex=r"^kl_\d+$").to_numpy().tolist()
 

@@ -120,7 +120,14 @@ def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path, 
     (heat,) = found.plot("layer_effects")
     assert {ax.get_title().split("\n")[0] for ax in heat.axes if ax.get_title()} == {"base", "tuned"}
     monkeypatch.setattr(comparison, "FIGURES", ["lens_kl", "layer_effects"])  # of six, each half a second
+    (tmp_path / "both").mkdir()
+    for name in ("depths.csv", "gsm8k_lens_kl.pdf"):
+        (tmp_path / "both" / name).write_text("somebody's")
     written = found.save(tmp_path / "both")
+    assert found.save(tmp_path / "both") == written, "the same files again"
+    aside = sorted((tmp_path / "both").glob("*.replaced-*"))
+    assert [path.name for path in aside] == ["depths.csv.replaced-1", "gsm8k_lens_kl.pdf.replaced-1"]
+    assert {path.read_text() for path in aside} == {"somebody's"}
     assert {path.name for path in written} >= {"gsm8k_lens_kl.png", "gsm8k_layer_effects.png", "depths.csv"}
     assert len(pd.read_csv(tmp_path / "both/depths.csv")) == 3
     run = Run({"MODEL": "base", "MODEL_ID": "toy-8l", "DATASET": "gsm8k", "OUT": str(tmp_path), "N_EXAMPLES": 10})

@@ -1,5 +1,6 @@
 """Plausible input of another form than usual: it gives the right number, or one line that says what to give."""
 
+import copy
 import signal
 from pathlib import Path
 
@@ -116,6 +117,19 @@ def test_a_prompt_of_one_token_has_no_loss_and_its_result_is_saved_and_read(toy,
         assert dl.load_artifact(result.save(tmp_path / str(number)))["loss"].isnan().tolist() == [True, False]
     parts = dl.block_removal(toy, ["5", TEXT], part="mlp")
     assert dl.load_artifact(parts.save(tmp_path))["removal_loss_by_prompt"].isnan().all(1).tolist() == [True, False]
+
+
+def test_answers_to_choices_and_a_copied_lens_are_saved_and_read_like_other_results(toy, tmp_path):
+    choices = [("5 + 7 = ", ["12", "13"], 0)]
+    for order in (None, [0, 2, 1, 3], [[0, 2, 1, 3], [1, 0, 2, 3]]):
+        found = dl.choice_accuracy(toy, choices, order=order)
+        read = dl.load_artifact(found.save(tmp_path / "answers.pt"))
+        assert read.probe == "choice_accuracy" and read["meta"]["n_prompts"] == 1
+        assert all(torch.equal(read[key], found[key]) for key in found.keys() - {"meta"})
+    with pytest.raises(ValueError, match="no standard file name; give one, such as mine.pt"):
+        found.save(tmp_path)
+    fitted = copy.copy(dl.fit_lens(toy, [TEXT, TEXT], "ridge"))
+    assert torch.equal(dl.load_lens(fitted.save(tmp_path / "lens.pt"))["A"], fitted["A"])
 
 
 # a call with one argument of a wrong kind, and what is said

@@ -145,6 +145,7 @@ def test_the_log_of_a_training_that_is_resumed_begins_with_the_rows_before_its_c
         return callback.log.to_frame()
 
     whole = trained_at(0, 2, 4)
+    assert trained_at(4, 7).step.tolist() == [0, 2, 4, 7] and [*tmp_path.iterdir()] == [file], "no row is lost"
     resumed = trained_at(4, 6)
     assert resumed.step.tolist() == [0, 2, 4, 6] and (tmp_path / "depth_log.csv.replaced-1").exists()
     pd.testing.assert_frame_equal(resumed[:3], whole)

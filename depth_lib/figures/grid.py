@@ -1,5 +1,6 @@
 """Figures of panels: of one result, of several by name, of a study in the papers' layout, and of all depths."""
 
+import io
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 
 from ..effective_depth.rules import RULES
 from ..effective_depth.tables import CONTROL, published_depths
+from ..files import write_together
 from ..params import TRAINING, facts_of, in_order
 from ..results.result import Result, fitting
 from ..results.study import Study
@@ -187,15 +189,20 @@ def save_figures(study: Study, folder: str | Path) -> dict[str, list[Path]]:
     return {name: paths for name, paths in pictures.items() if paths}
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as .png, and as .pdf beside it, with one layout; the same results give the same bytes."""
+def save(figure: Figure, path: Path, put: Callable = write_together) -> Path:
+    """Write a figure as .png, and as .pdf beside it, with one layout; the same results give the same bytes.
+
+    put: how both are written.
+    """
+    png, pdf = io.BytesIO(), io.BytesIO()
     path.parent.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(STYLE):
         if layout := figure.get_layout_engine():
             layout.execute(figure)
         figure.set_layout_engine("none")
-        FigureCanvasAgg(figure).print_png(path)  # savefig would draw each file twice
-        FigureCanvasPdf(figure).print_pdf(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+        FigureCanvasAgg(figure).print_png(png)  # savefig would draw each file twice
+        FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
+    put({path: png.getvalue(), path.with_suffix(".pdf"): pdf.getvalue()})
     return path
 
 

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from nnsight import TransformersModel
 
-from ..files import move_aside, path_of, writable_folder, write_together
+from ..files import path_of, writable_folder, write_beside, write_together
 from ..hub import without_retries
 from ..models.check import name_of
 from ..models.errors import reason
@@ -38,8 +38,10 @@ class Lens(dict[str, Any]):
     - unembedding: a hash of the matrix it was fitted with, or None
     """
 
-    def __reduce__(self):
-        return OrderedDict, (), None, None, iter(self.items())  # as a Result: torch.load(weights_only=True) reads it
+    def __reduce_ex__(self, protocol):
+        if protocol == 2:  # torch.save's, as of a Result: torch.load(weights_only=True) reads it
+            return OrderedDict, (), None, None, iter(self.items())
+        return Lens, ({**self},)
 
     def __repr__(self) -> str:
         n_layers, width = self["b"].shape
@@ -48,12 +50,12 @@ class Lens(dict[str, Any]):
     def save(self, path: str | Path) -> Path:
         """Save the lens as a `.pt` file, which `load_lens` reads, and return the path.
 
-        A file that is already there is renamed to `<name>.replaced-1`.
+        A different file that is already there is renamed to `<name>.replaced-1`.
 
         Raises LensError for a path that does not end in .pt, or whose folder cannot be written.
         """
         path = lens_path(path)
-        write_lens(path, published(self))
+        write(path, published(self), write_beside)
         return path
 
 
@@ -65,13 +67,6 @@ def lens_path(path: str | Path) -> Path:
     return writable_folder(path.parent, LensError) / path.name
 
 
-def write_lens(path: Path, stored: dict[str, Any]) -> None:
-    """Write a lens file; a file that is already there is renamed."""
-    if path.exists():
-        move_aside(path, "replaced")
-    write(path, stored)
-
-
 def published(lens: Mapping) -> dict[str, Any]:
     """A lens in the format of published Jacobian files, with A_0 and b besides."""
     first, *others = (matrix.clone() for matrix in lens["A"])
@@ -80,12 +75,12 @@ def published(lens: Mapping) -> dict[str, Any]:
     return stored | {key: lens[key] for key in ("b", "kind", "unembedding") if key in lens}
 
 
-def write(path: Path, value: Any) -> None:
-    """torch.save, to a file that appears whole or not at all."""
+def write(path: Path, value: Any, put: Callable = write_together) -> None:
+    """torch.save, to a file that appears whole or not at all; `put`: how it is written."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_together({path: buffer.getvalue()})
+    put({path: buffer.getvalue()})
 
 
 def load_lens(source: str | Path, revision: str | None = None) -> Lens:

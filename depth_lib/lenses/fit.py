@@ -10,6 +10,7 @@ import torch
 from nnsight import TransformersModel
 
 from ..data.tokens import tokenize
+from ..files import write_beside
 from ..models.check import arch_to_change, name_of, verified_arch
 from ..params import not_among, warn
 from ..remote.errors import JobFailed
@@ -17,7 +18,7 @@ from ..remote.server import NO_GRADIENT
 from ..residual.budget import check_budget
 from ..residual.states import states_of_sequences
 from ..session import run
-from .files import Lens, LensError, finite, lens_path, published, unembedding_hash, write, write_lens
+from .files import Lens, LensError, finite, lens_path, published, unembedding_hash, write
 from .jacobian import SKIPPED, measure_jacobian
 from .regression import accumulate, solve
 
@@ -109,7 +110,7 @@ def fit_lens(
     found = finite(lens or _lens(done), "the lens")
     lens = Lens(A=found["A"], b=found["b"], kind=kind, unembedding=made_from["unembedding"])
     if path:
-        write_lens(path, published(lens) | {"n_prompts": len(long)} | made_from)
+        write(path, published(lens) | {"n_prompts": len(long)} | made_from, write_beside)
         unfinished.unlink(missing_ok=True)
     return lens
 

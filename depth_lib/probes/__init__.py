@@ -1,8 +1,8 @@
 """The probes, one file each: on top what users call, below it `measure_<name>`, which runs where the model is.
 
-Strings in, a dict of float32 tensors on the CPU out: a `Result` with `plot`, `depths`, `to_frame` and `save`, or a
-plain dict (`choice_accuracy`). `with_origin` adds what its file will say of model, prompts and settings. In a trace, a
-probe works with `residual/stream.py`: h_0..h_L of a prompt, and blocks that can be called.
+Strings in, a dict of float32 tensors on the CPU out: a `Result` with `plot`, `depths`, `to_frame` and `save`.
+`with_origin` adds what its file will say of model, prompts and settings. In a trace, a probe works with
+`residual/stream.py`: h_0..h_L of a prompt, and blocks that can be called.
 
 remote: False (this machine), True (NDIF), "local" (this machine, through NDIF's serialisation: a test of a remote call)
 or a host's URL. On a server the prompts are one job, or several of DEPTH_LIB_PROMPTS_PER_JOB prompts (environment;

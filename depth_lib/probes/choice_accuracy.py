@@ -17,10 +17,13 @@ from ..residual.arch import Arch
 from ..residual.residual_stream import final_residual, inputs, skip_head
 from ..residual.stream import Stream
 from ..residual.unembedding import lens as unembed
+from ..results.origin import with_origin
+from ..results.result import Result
 from ..session import run
 from .block_orders import order_damage
 
 
+@with_origin
 def choice_accuracy(
     llm: TransformersModel,
     choices: Sequence[Choice],
@@ -28,7 +31,7 @@ def choice_accuracy(
     remote: bool | str = False,
     order: Sequence[int] | Sequence[Sequence[int]] | None = None,
     budget: int | None = None,
-) -> dict[str, torch.Tensor]:
+) -> Result:
     """How often a model scores the right ending highest, optionally with its blocks in a different order.
 
     >>> llm = dl.load_model("toy-4l")
@@ -65,13 +68,14 @@ def choice_accuracy(
     which = slice(1, None) if several else -1  # else the one order, or the unchanged model (row 0)
     by_sum = (log_probs.argmax(-1) == right).float()
     unchanged = {"unchanged_correct": correct[0]} if orders else {}
-    return {
+    found = {
         "log_probs": log_probs[which],
         "correct": correct[which],
         "acc": by_sum[which].mean(-1).reshape(-1),
         "acc_norm": correct[which].mean(-1).reshape(-1),
         "chance": torch.tensor([1 / log_probs.shape[-1]], dtype=torch.float32),
-    } | unchanged
+    }
+    return Result("choice_accuracy", found | unchanged)
 
 
 def checked_choices(choices: Any) -> list[Choice]:

@@ -212,9 +212,9 @@ TABLE_PROBES = ("relative_contribution", "logit_lens")
 LEVEL_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 FURTHER_PROBES = tuple(probe for probe in ARTIFACTS if probe not in FIVE_PROBES)  # run only if PROBES names them
 
-# Results about two models are in `out/linear_maps/`, outside the folders of a data set × model.
+# Results that no run makes: of two models, in `out/linear_maps/`, and of choices, with an axis more for several orders.
 MAPS = Schema("linear_map", "M N: relative; N: relative_mean best; P: n_tokens; P M N: relative_sums")
-SCHEMAS = ARTIFACTS | {"linear_map": MAPS}
+SCHEMAS = ARTIFACTS | {"linear_map": MAPS, "choice_accuracy": Schema("choice_accuracy", "1: chance")}
 _STEMS = {row.file.removesuffix("_{n}exps"): probe for probe, row in ARTIFACTS.items()}
 
 

@@ -148,6 +148,18 @@ def test_somebodys_file_of_this_name_is_renamed_and_a_result_is_replaced(lens, t
     assert len([*tmp_path.iterdir()]) == 4
 
 
+def test_somebodys_text_beside_a_result_is_renamed_and_its_own_tokens_stay(toy, tmp_path):
+    (tmp_path / "logit_erasure_tokens_1exps.txt").write_text("a diary")
+    for _ in range(2):
+        path = dl.residual_erasure(toy, "5 + 7 = ", "12", ["5 + 7 = 12"]).save(tmp_path / "logit_erasure_1exps.pt")
+    assert {file.name for file in tmp_path.iterdir()} == {
+        path.name,
+        "logit_erasure_tokens_1exps.txt",
+        "logit_erasure_tokens_1exps.txt.replaced-1",
+    }
+    assert (tmp_path / "logit_erasure_tokens_1exps.txt.replaced-1").read_text() == "a diary"
+
+
 def test_a_result_of_other_prompts_or_of_other_blocks_is_renamed_and_says_which_they_are(lens, toy, tmp_path):
     texts = dl.load_prompts("gsm8k", 3, source="embedded")
     shorter = dl.reorder_blocks(dl.remove_blocks(toy, 1), [2, 0, 1])
