@@ -277,8 +277,9 @@ class Run:
         return self.source not in (*NAMED_SOURCES, "drawn") or self.has_responses
 
     def check(self) -> None:
-        """Raise ValueError for a file without a lens, a tokenizer without a template for CHAT, and prompts that are all
-        too short. Reads the lens and the tokenizer, not the weights.
+        """Raise ValueError for a file without a lens, a lens of another depth or width than the model, a tokenizer
+        without a template for CHAT, and prompts that are all too short. Reads the lens, the config and the tokenizer,
+        not the weights.
         """
         params, source = self.params, self._weights
         of_future = self._is_own and any("modes" in ARTIFACTS[probe].settings for probe in params.PROBES)
@@ -286,15 +287,18 @@ class Run:
             return
         from .data.prompts import chat_prompts
         from .data.tokens import skips_of  # loads torch, as the next two do
-        from .lenses.files import load_lens
+        from .lenses.files import check_size, load_lens
         from .models.load import config_and_tokenizer
 
-        if params.LENS:
-            load_lens(in_project(params.LENS))
+        lens = load_lens(in_project(params.LENS)) if params.LENS else None
         try:
             config, tokenizer = config_and_tokenizer(str(checkpoint_of(source) or source), params.REVISION)
         except Exception:  # noqa: BLE001 (to load the model gives the reason)
             return
+        of_text = config.get_text_config()
+        n_layers, width = (getattr(of_text, name, None) for name in ("num_hidden_layers", "hidden_size"))
+        if lens and n_layers and width:
+            check_size(lens, self.model, n_layers * params.PASSES, width)
         llm: Any = SimpleNamespace(config=config, tokenizer=tokenizer)
         prompts = self.prompts if self._is_own else ["5 + 7 = ?"]
         prompts = chat_prompts(llm, prompts) if params.CHAT else prompts

@@ -186,23 +186,27 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
     if not isinstance(lens, Mapping) or not all(hasattr(lens.get(name), "shape") for name in ("A", "b")):
         raise LensError("a lens is a dict with A [L, d, d] and b [L, d]; read a file with dl.load_lens(file)")
     arch, there, here = describe(llm), lens.get("unembedding"), unembedding_hash(llm)
-    wanted, found = (arch.n_layers, arch.width, arch.width), tuple(lens["A"].shape)
-    misfit = found != wanted or lens["b"].shape != wanted[:2]
-    if misfit:
-        problem = (
-            f"has {found[0]} layers of width {found[-1]}, but the model has {wanted[0]} layers of width {wanted[1]}"
-        )
-        if found == wanted:
-            problem = f"has b {[*lens['b'].shape]}, not {[*wanted[:2]]}"
-    elif there and here and there != here:
-        problem = "was fitted with a different unembedding"
-    else:
-        return
+    check_size(lens, name_of(llm), arch.n_layers, arch.width)
+    if there and here and there != here:
+        message = _misfit(name_of(llm), "was fitted with a different unembedding")
+        if llm.dtype.itemsize > 2:
+            raise LensError(message)
+        warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)")
+
+
+def check_size(lens: Mapping, name: str, n_layers: int, width: int) -> None:
+    """Raise LensError unless a lens has this depth and width."""
+    wanted, found = (n_layers, width, width), tuple(lens["A"].shape)
+    if found != wanted:
+        of_model = f"the model has {n_layers} layers of width {width}"
+        raise LensError(_misfit(name, f"has {found[0]} layers of width {found[-1]}, but {of_model}"))
+    if lens["b"].shape != wanted[:2]:
+        raise LensError(_misfit(name, f"has b {[*lens['b'].shape]}, not {[*wanted[:2]]}"))
+
+
+def _misfit(name, problem):
     remedy = "use one made for this model, or fit one: dl.fit_lens(llm, texts)"
-    message = f"the lens does not fit {name_of(llm)}: it {problem}; {remedy}"
-    if misfit or llm.dtype.itemsize > 2:
-        raise LensError(message)
-    warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)")
+    return f"the lens does not fit {name}: it {problem}; {remedy}"
 
 
 def unembedding_hash(llm: TransformersModel) -> str | None:

@@ -14,6 +14,7 @@ from depth_lib.data.datasets import dataset_named
 from depth_lib.depths import untrained
 from depth_lib.effective_depth.tables import CONTROL, depths
 from depth_lib.files import holder
+from depth_lib.lenses.files import Lens
 from depth_lib.params import ParamsError
 from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import ARTIFACTS, RANDOM, MissingArtifact, label_of
@@ -312,6 +313,7 @@ def test_a_remote_run_without_a_key_is_refused_before_anything_runs(tmp_path, mo
     [
         ("gsm8k --lens short.txt", "LENS is .*short.txt, and there is no such .pt file"),
         ("gsm8k --lens text.pt", "text.pt is not a lens for all layers: it is damaged"),
+        ("gsm8k --lens eight.pt", "the lens does not fit toy-4l: it has 8 layers of width 128, but the model has 4 l"),
         ("gsm8k --chat", "toy-4l has no chat template; give plain prompts"),
         ("mine --source short.txt --probes layer_effects", 'no prompt has the 13 tokens that mode "future" needs'),
     ],
@@ -324,6 +326,7 @@ def test_what_no_probe_can_do_is_refused_before_weights_are_loaded_or_a_notebook
     monkeypatch.setattr("depth_lib.sweep.cli.execute", None)
     for name in ("short.txt", "text.pt"):
         Path(name).write_text("5 + 7 = 12\n")
+    Lens(A=torch.zeros(8, 128, 128), b=torch.zeros(8, 128)).save("eight.pt")
     words = ["toy-4l", *asked.split()]
     with pytest.raises(SystemExit, match=said):
         main(["run", *words])

@@ -94,7 +94,7 @@ def test_a_session_goes_as_it_is_written(name, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}/study/.venv/bin:{os.environ['PATH']}")
     monkeypatch.setattr(Run, "depths", lambda run: [f"depths of {run.name}"])  # there are no tensors
-    monkeypatch.setattr("depth_lib.lenses.files.load_lens", Path)
+    monkeypatch.setattr("depth_lib.lenses.files.load_lens", lambda path: None)
     (tmp_path / "study").mkdir()
     terminal, said = Terminal(tmp_path / "study", monkeypatch, capsys), []
     file = SESSIONS / f"{name}.txt"
