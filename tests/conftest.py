@@ -1,8 +1,10 @@
 """Tests never wait for a network that is not there, and run on one thread per process unless OMP_NUM_THREADS says
 otherwise: their models are too small for more."""
 
+import functools
 import gc
 import os
+import ssl
 import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,6 +18,7 @@ for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):  # of the mak
     os.environ.pop(name, None)
 
 os.fsync = lambda descriptor: None  # 6 ms each: what tests write need not outlive a power cut
+ssl.create_default_context = functools.cache(ssl.create_default_context)  # 28 ms each: it reads the certificates
 
 sys.modules["rfc3987_syntax"] = None  # which jsonschema builds a grammar with, as long as a tenth of all imports
 

@@ -225,7 +225,7 @@ def test_a_job_that_hangs_ends_at_the_deadline_and_is_picked_up_later(llm, loopb
         assert submitted() == 1
 
 
-@pytest.mark.parametrize("faults", [{"post": [429] * 999}, {"poll": [503] * 999}], ids=str)
+@pytest.mark.parametrize("faults", [{"post": [429] * 999}, {"poll": [503] * 999}], ids=["post", "poll"])
 def test_a_server_that_is_busy_is_asked_until_the_deadline(llm, loopback, monkeypatch, faults):
     monkeypatch.setenv("DEPTH_LIB_DEADLINE", "0.0003")
     start = time.monotonic()

@@ -80,7 +80,7 @@ def hurried(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("NDIF_API_KEY", KEY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("DEPTH_LIB_DEADLINE", str(150 / 3600))
-    monkeypatch.setattr(job, "PAUSES", wait_exponential(0.02, exp_base=1.5, max=0.2))
+    monkeypatch.setattr(job, "PAUSES", wait_exponential(0.01, exp_base=1.5, max=0.05))
     monkeypatch.setattr(job, "SILENCE", 30)
 
 
