@@ -40,7 +40,7 @@ def effective_depths(
     Returns a DataFrame with a row per rule; for several results, or with a control, also per model:
 
     - layers: the number of blocks L
-    - prompts: how many
+    - prompts: the number of prompts
     - ed: the effective depth, a layer; NA if there is none
     - low, high: the ends of its 95 % interval over prompts; NA if that end is open or the interval is missing
     - ratio, ratio_low, ratio_high: (layer + 1) / L
@@ -54,19 +54,19 @@ def effective_depths(
     if isinstance(of, Mapping):
         if control or remote or prompts is not None:
             raise ValueError(
-                "prompts, control and remote are for a model: dl.effective_depths(llm, prompts, control=True)."
+                "prompts, control and remote are for a model: dl.effective_depths(llm, prompts, control=True)"
             )
         found = {name: of_result(result).set_index("rule") for name, result in by_name(of).items()}
         return found[""] if [*found] == [""] else pd.concat(found, names=["model"])
     if not isinstance(of, TransformersModel):
         raise ValueError(
-            'give a result, several by name ({"base": a, "tuned": b}), or a model from dl.load_model with its prompts.'
+            'give a result, several by name ({"base": a, "tuned": b}), or a model from dl.load_model with its prompts'
         )
     prompts = [prompts] if isinstance(prompts, str) else list(() if prompts is None else prompts)
     if not prompts:
-        raise ValueError("give the prompts too: dl.effective_depths(llm, prompts).")
+        raise ValueError("give the prompts too: dl.effective_depths(llm, prompts)")
     if control and remote:
-        raise ValueError("a control draws random weights on this machine; leave out remote or control.")
+        raise ValueError("a control draws random weights on this machine; leave out remote or control")
     found = _measured(of, prompts, remote=remote)
     both = {"the model": found, CONTROL: _measured(untrained(of), prompts)} if control else {}
     return pd.concat(both, names=["model"]) if control else found

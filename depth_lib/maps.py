@@ -95,13 +95,14 @@ def stretch(result: Mapping) -> Estimate:
     1: the target is a stretched version of the source. Above 1 (1.31 for M = 4 source and N = 8 target blocks): its
     first M layers are the source's, and the others follow. The line is fitted by least squares through the origin. The
     interval is computed by leaving out one held-out text at a time.
+
     - result: from `linear_maps`
 
     Raises NoInterval for fewer than 3 held-out texts.
     Cost: no forward pass.
     """
     if not isinstance(result, Mapping) or "relative_sums" not in result:
-        raise ValueError("stretch needs a result of dl.linear_maps(source, target, texts).")
+        raise ValueError("stretch needs a result of dl.linear_maps(source, target, texts)")
     sums = as_array(fitting(result)["relative_sums"]).astype(float)
     n_tokens = as_array(result["n_tokens"])[:, None, None]
     if len(sums) < FEWEST:

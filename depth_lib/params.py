@@ -59,7 +59,7 @@ Words = Annotated[list[str], BeforeValidator(words)]  # "a b" and "a,b" are ["a"
 def _no_number(value: Any) -> Any:
     """The value; ValueError for 1 and 0, which are not True and False elsewhere, and for a URL without its scheme."""
     if type(value) is int or re.match(r"(?!https?://).*[.:]", str(value)):
-        raise ValueError('use True, False, "local" or a URL with its http:// or https://')
+        raise ValueError('use True, False, "local" or a URL that begins with http:// or https://')
     return value
 
 
@@ -159,7 +159,9 @@ def checked(values: Mapping, kind: type[BaseModel] = Params) -> dict:
                 lines[key] = unknown
             else:
                 about = kind.model_fields[key].description
-                lines.setdefault(key, f"{key} is {problem['input']!r}: {problem['msg']} ({about})")
+                lines.setdefault(
+                    key, f"{key} is {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')} ({about})"
+                )
         raise ParamsError("\n".join(lines.values())) from None
 
 

@@ -24,8 +24,8 @@ tags: [pruned]
 
 {removable}. {accuracy}
 
-The blocks were chosen on every second of {n_prompts} texts with depth_lib's `block_removal`; the loss is that of the
-others. The model was not trained after the removal.
+The blocks were chosen with depth_lib's `block_removal`, using every second of {prompts}; the loss is measured
+on the others. The model was not trained after the removal.
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -43,14 +43,14 @@ class Pruned:
     - model: the shorter model
     - accuracy: a sentence on the accuracy before and after, or ""
     - base: the name of the original model
-    - n_prompts: the number of prompts on which the blocks were chosen and measured
+    - prompts: the prompts on which the blocks were chosen and the loss measured, in words: "5 prompts"
     """
 
     removable: Removable
     model: TransformersModel
     accuracy: str
     base: str
-    n_prompts: int
+    prompts: str
 
     def __repr__(self) -> str:
         return f"{self.removable}\n{self.accuracy}".strip()
@@ -67,7 +67,7 @@ class Pruned:
             blocks=blocks_named(*stretch_of(self.removable)),
             removable=self.removable,
             accuracy=self.accuracy,
-            n_prompts=self.n_prompts,
+            prompts=self.prompts,
             folder=folder.name,
         )
         path = folder / "README.md"
@@ -98,13 +98,13 @@ def prune(
     prompts, choices = texts_of(prompts), checked_choices(choices)
     if len(prompts) < 2:
         raise ValueError(
-            "prune chooses blocks on some of the prompts and measures the loss on the others; give two or more prompts."
+            "prune chooses blocks on some of the prompts and measures the loss on the others; give two or more prompts"
         )
     sizes = "refined" if at_most == AT_MOST else "all"  # "refined" is exact for the default only
     result = block_removal(llm, prompts, sizes=sizes)
     found = removable(result, at_most)
     if not found.n:
-        raise ValueError(f"{found}." + " Allow more with at_most (--at-most)." * (not found.note))
+        raise ValueError(f"{found}" + "; allow more with at_most (--at-most)" * (not found.note))
     shorter = remove_blocks(llm, found)
     said = ""
     if choices:
@@ -118,5 +118,5 @@ def prune(
         )
         if accuracy(before).low <= chance:
             said += " The model does not beat chance before removal, so these questions cannot show a loss."
-    base, n_prompts = getattr(llm.config, "_name_or_path", "") or "a model", len(result["removal_loss_by_prompt"])
-    return Pruned(found, shorter, said, Path(base).name if Path(base).exists() else base, n_prompts)
+    base, measured = getattr(llm.config, "_name_or_path", "") or "a model", len(result["removal_loss_by_prompt"])
+    return Pruned(found, shorter, said, Path(base).name if Path(base).exists() else base, f"{measured} prompts")

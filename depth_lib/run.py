@@ -112,7 +112,7 @@ def _model_values(name: str, model_id: str | None) -> dict:
     if not model_id and "/" not in name and not checkpoint_of(name):
         problem = not_among(params_files("models"), "MODEL", name) or ""
         stop = "" if problem.endswith("?") else "."
-        raise ParamsError(f"{problem}{stop} A folder, a GGUF file or a Hub id (owner/name) works too.")
+        raise ParamsError(f"{problem}{stop} A folder, a GGUF file or a Hub id (owner/name) works too")
     return {"MODEL": short.removesuffix(".gguf"), "MODEL_ID": place, "DTYPE": _own_dtype(place), "DEVICE_MAP": "auto"}
 
 
@@ -187,7 +187,7 @@ class Run:
         self.has_responses = params.PART == "question" and bool(of_dataset.get("ANSWERS"))
         if prompts is not None:
             if of_dataset:
-                raise ParamsError(f"{params.DATASET} has prompts of its own; give DATASET a name of yours")
+                raise ParamsError(f"{params.DATASET} has prompts of its own; give DATASET a name of your own")
             from .data.tokens import texts_of  # loads torch
 
             self.prompts = texts_of(prompts)
@@ -473,7 +473,9 @@ class Run:
         arguments = [name for name in inspect.signature(getattr(dl, function)).parameters if name not in texts]
         for name in changed:
             if name in texts:
-                raise ParamsError(f"{name} is the run's own; for another call dl.{function}(run.llm, …) yourself")
+                raise ParamsError(
+                    f"{name} is set by the run; for a different one, call dl.{function}(run.llm, …) yourself"
+                )
         if problem := not_among(arguments, f"argument of {probe}", *changed):
             raise ParamsError(problem)
 

@@ -220,7 +220,7 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
 
     It also checks that a_l depends on earlier tokens and m_l does not, and warns if probes must take a slower path.
 
-    Raises ArchitectureError, with what failed, by how much and where.
+    Raises ArchitectureError, which says what failed, where and by how much.
     Cost: two forward passes of a few rows of 4 tokens.
     """
     if checked := known(llm).checked:

@@ -151,7 +151,7 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
     maps = dl.compare({"a": effects, "b": effects})
     assert maps.frame.empty and str(maps).startswith("no effective depths: ") and maps.plot("layer_effects")
     erasure = result_of("residual_erasure", 8)
-    with pytest.raises(ValueError, match="they have no depths to compare, only residual_erasure; give logit_lens or"):
+    with pytest.raises(ValueError, match="the results have no depths, only residual_erasure; give logit_lens or"):
         dl.compare({"a": erasure, "b": erasure})
     with pytest.raises(ValueError, match=r"toy-4l is not a folder of results; give the model itself, dl\.load_model"):
         dl.compare({"a": lens, "b": toy_path("toy-4l")})

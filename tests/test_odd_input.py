@@ -135,7 +135,7 @@ def test_answers_to_choices_and_a_copied_lens_are_saved_and_read_like_other_resu
 # a call with one argument of a wrong kind, and what is said
 WRONG_KIND = {
     "choices": (lambda llm: dl.choice_accuracy(llm, "abc"), "choices is of type str; give a list, such as dl.load_cho"),
-    "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* give .context, endings, number"),
+    "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* give .context, endings, index"),
     "no choices": (lambda llm: dl.choice_accuracy(llm, None), "there are no choices to measure; load some"),
     "removed": (lambda llm: dl.choice_accuracy(llm, [("5 ", ["1", "2"], 0)], removed=2), "removed is 2; give .s, n."),
     "answers": (
@@ -214,7 +214,7 @@ def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_n
         assert torch.equal(same, dl.logit_lens(toy, ["5 + 7 = "], answers=[[3, 4]])["res_kl_divs"])
     with pytest.raises(ValueError, match="prompt 0 is a message of a chat; give each chat as one text"):
         dl.relative_contribution(toy, [{"role": "user", "content": "hi"}])
-    with pytest.raises(dl.RemoteError, match="remote='locl' is not a host"):
+    with pytest.raises(dl.RemoteError, match="remote='locl' is not valid"):
         dl.relative_contribution(toy, ["5 + 7"], remote="locl")
     with pytest.raises(dl.ModelError, match="a model in memory stays as it is"):
         dl.load_model(toy._module, toy.tokenizer, dtype="bfloat16")

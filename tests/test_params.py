@@ -96,10 +96,7 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
         ("TEMPLATE: of a dataset", 'key "TEMPLATE" is not known'),
         ("1: x", 'key "1" is not known'),
         ("SEED: 1\nMODEL_ID: x\nSEED: 2", "SEED is given twice; delete one"),
-        (
-            "REMOTE: server:8001",
-            "REMOTE is 'server:8001': Value error, use True, False, \"local\" or a URL with its http",
-        ),
+        ("REMOTE: server:8001", "REMOTE is 'server:8001': use True, False, \"local\" or a URL that begins with http"),
         ("just words", "cannot be read ("),
         ("MODEL: [", "cannot be read (while parsing"),
         ("MODLE: x\nN_EXAMPLES: 0", "params.yaml: N_EXAMPLES is 0: Input should be greater than or equal to 1"),

@@ -22,6 +22,7 @@ def test_the_command_writes_a_folder_that_transformers_loads_and_a_card_that_say
         truth = dl.remove_blocks(llm, found.s, found.n)._module(ids, use_cache=False).logits
         assert torch.equal(AutoModelForCausalLM.from_pretrained(folder)(ids, use_cache=False).logits, truth)
     card = (folder / "README.md").read_text()
+    assert "2 prompts of gsm8k (source: embedded)" in said and "2 prompts of gsm8k (source: embedded)" in card
     assert str(found) in card and f"toy-8l without {str(found).split(' (')[0].lower()}\n" in card
     nothing = r"No block can be removed for -1 nats per token: the cheapest removal costs 0\.\d+ .*at-most"
     with pytest.raises(SystemExit, match=nothing):

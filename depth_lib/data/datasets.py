@@ -34,14 +34,14 @@ def _printable(value: object) -> object:
     if isinstance(value, str | Number | date | Undefined):
         return value
     if callable(value):
-        _fail("a method is not text; the item m.items is written m['items']")
+        _fail("m.items is a method; write m['items'] for the item")
     _fail(f"a {type(value).__name__} is not text")
 
 
 class _Templates(ImmutableSandboxedEnvironment):
     def getitem(self, obj: object, argument: object) -> object:
         if isinstance(obj, str) and not isinstance(argument, slice):
-            _fail("a text is where the template takes one item of a list")
+            _fail("the template takes an item of a list, but finds a text")
         return super().getitem(obj, argument)
 
 
@@ -85,7 +85,7 @@ class Dataset(DatasetFile):
         return file_rows(path_of(source))
 
     def name_of(self, source: str | Path) -> str:
-        """What a source is called in messages: the file in place of the Hub, if the data set is one."""
+        """The data set and its source, for messages; a data set that is a file is named by that file."""
         return f"{self.DATASET} from {source == 'hub' and self.FILE or source}"
 
     def _hub_rows(self) -> Iterator[tuple[str, dict]]:
@@ -105,7 +105,9 @@ class Dataset(DatasetFile):
         """
         if isinstance(row, str):  # the prompt itself
             if part != "all":
-                raise PromptError(f"{where} is a text and has no {part}; give a .jsonl file with a data set's fields")
+                raise PromptError(
+                    f"{where} is plain text and has no {part}; give a .jsonl file with a data set's fields"
+                )
             return row
         if part == "answer" and self.ANSWERS:
             if not isinstance(response := row.get(self.ANSWERS), str):

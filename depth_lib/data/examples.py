@@ -34,7 +34,7 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     >>> dl.load_examples("sums", 1)[0]
     Example(level=2, question='1 + 0 = ', answer='1', within=False)
 
-    - dataset: "mquake" (level: hops, 2 to 4), "math" (1 to 5), "sums" (terms, 2 to 6, drawn), or a file
+    - dataset: "mquake" (2 to 4 hops), "math" (levels 1 to 5), "sums" (2 to 6 terms, drawn at random), or a file
       params/datasets/<name>.yaml with LEVEL
     - n_per_level: how many of each level; if there are fewer, all are used, with a warning
     - source: as for `load_prompts`
@@ -76,7 +76,9 @@ def _from_rows(dataset: Dataset, source: str | Path, seed: int) -> list[Example]
     rows = []
     for where, row in dataset.rows(source):
         if isinstance(row, str):
-            raise PromptError(f"{where} is a text and has no level; give a .jsonl file with {dataset.DATASET}'s fields")
+            raise PromptError(
+                f"{where} is plain text and has no level; give a .jsonl file with {dataset.DATASET}'s fields"
+            )
         rows.append((dataset.level_of(row), *dataset.pair(where, row), dataset.WITHIN_ANSWER))
     examples = [Example(*row) for row in rows if row[0]]
     name = dataset.name_of(source)

@@ -17,16 +17,16 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
     or if there is none.
     """
     if n_layers == 1:
-        raise ValueError("a model with one block cannot be shortened or reordered; use one with two or more.")
+        raise ValueError("a model with one block cannot be shortened or reordered; use one with two or more")
     if isinstance(sizes, int):
-        raise ValueError(f"sizes={sizes!r} is not a list; give a list of numbers: sizes=[{sizes}].")
+        raise ValueError(f"sizes={sizes!r} is not a list; give a list of numbers: sizes=[{sizes}]")
     named = {"doubling": [2**k for k in range((n_layers // 2).bit_length())], "all": range(1, n_layers)}
     named["refined"] = named["doubling"]
     ns = whole(named.get(sizes, []) if isinstance(sizes, str) else sizes)
     if not ns or not 1 <= min(ns) <= max(ns) < n_layers:
         problem = "is out of range" if ns else "is not a list of numbers"
         known = f'numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all"'
-        raise ValueError(f"sizes={sizes!r} {problem}; give {known}.")
+        raise ValueError(f"sizes={sizes!r} {problem}; give {known}")
     return sorted({*ns})
 
 
@@ -74,7 +74,7 @@ def checked_order(order: Any, n_layers: int) -> Order:
     if not numbers or not 0 <= min(numbers) <= max(numbers) < n_layers:
         raise ValueError(
             f"{reprlib.repr(order)} is not an order of this model's blocks; give a list of numbers from 0 to "
-            f"{n_layers - 1}."
+            f"{n_layers - 1}"
         )
     return numbers
 
@@ -82,10 +82,10 @@ def checked_order(order: Any, n_layers: int) -> Order:
 def checked_orders(orders: Any, n_layers: int) -> list[Order]:
     """The orders as lists; ValueError if there is none, or for one that is not an order of the model's blocks."""
     if not isinstance(orders, Iterable) or isinstance(orders, str) or whole(orders):
-        raise ValueError(f"{reprlib.repr(orders)} is not a list of orders; give one, such as [[0, 1], [1, 0]].")
+        raise ValueError(f"{reprlib.repr(orders)} is not a list of orders; give one, such as [[0, 1], [1, 0]]")
     orders = list(orders)
     if not orders:
         raise ValueError(
-            "there are no orders to measure; give lists of block numbers, such as those from dl.orders(...)."
+            "there are no orders to measure; give lists of block numbers, such as those from dl.orders(...)"
         )
     return [checked_order(order, n_layers) for order in orders]

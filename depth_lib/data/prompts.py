@@ -41,22 +41,22 @@ def load_prompts(
 
     - dataset: "gsm8k", "hellaswag", "aime24"; drawn at random: "addition", "multiplication", "sums"; with levels of
       difficulty: "mquake", "math". Or the name of a file params/datasets/<name>.yaml, a .txt file with one prompt per
-      line, or with `column` a .jsonl, .csv or .parquet file.
-    - n_examples: by default 10 (aime24: 5; a file: all). If there are fewer rows, all are used, with a warning.
+      line, or with `column` a .jsonl, .csv or .parquet file
+    - n_examples: by default 10 (aime24: 5; a file: all). If there are fewer rows, all are used, with a warning
     - source: one of
       - "hub"
       - "embedded": ships with the package; like the text that the toys were trained on
       - "sample": ships with the package, for models other than the toys: the first 12 rows of GSM8K's test split; for
         other data sets, rows written for this package
       - a .jsonl, .csv, .parquet or .txt file
-    - tokenizer: counts tokens of aime24's prompts; those over 400 tokens are left out (default: the papers', from the
-      Hub).
+    - tokenizer: counts the tokens of aime24's prompts; those over 400 tokens are left out. The default is the papers'
+      tokenizer, from the Hub
     - seed: the seed of a data set that is drawn at random (default 123)
-    - part: "all", the question with its answer, as in the papers; "question"; or "answer".
-    - llm: leave out prompts with more tokens than this model has positions, with a warning.
-    - column: the column of the file that has the prompts.
+    - part: "all", the question with its answer, as in the papers; "question"; or "answer"
+    - llm: leave out prompts with more tokens than this model has positions, with a warning
+    - column: the column of the file that has the prompts
 
-    Raises PromptError: unknown data set or source, Hub unreachable, no rows, a row without the data set's fields.
+    Raises PromptError for an unknown data set or source, an unreachable Hub, or a row without the data set's fields.
     Cost: no forward pass.
     """
     if n_examples is not None:
@@ -77,10 +77,10 @@ def load_prompts(
     if seed is not None and not (dataset in DRAWN and source in NAMED_SOURCES):
         raise PromptError(f"{dataset} is not drawn at random, and has no seed; leave seed= out")
     if tokenizer is not None and not (hasattr(tokenizer, "decode") and kind.MAX_TOKENS):
-        raise PromptError(
-            "tokenizer= must be a transformers tokenizer, and applies only to data sets with MAX_TOKENS, such as "
-            "aime24; leave it out"
+        problem = (
+            "is not a transformers tokenizer" if kind.MAX_TOKENS else f"is not needed: {dataset} has no MAX_TOKENS"
         )
+        raise PromptError(f"tokenizer= {problem}; leave it out")
     prompts, too_long, left_out = [], 0, 0
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
@@ -132,13 +132,13 @@ def chat_prompts(
     >>> dl.chat_prompts(llm, ["5 + 7 = ?"])
     ['user: 5 + 7 = ? assistant:']
 
-    - llm: from `load_model`; its tokenizer's chat template is applied.
-    - questions: list of strings, one user message each.
-    - system: the system message, if any.
-    - template_options: options of the template, such as enable_thinking=False.
+    - llm: from `load_model`; its tokenizer's chat template is applied
+    - questions: list of strings, one user message each
+    - system: the system message, if any
+    - template_options: options of the template, such as enable_thinking=False
 
-    Raises ValueError for a tokenizer without a chat template, an option that its template does not read, a question
-    that already contains special tokens of the template, or messages that the template refuses.
+    Raises ValueError for a tokenizer without a chat template, an option that the template does not read, a question
+    that contains the template's special tokens, or messages that it refuses or drops.
     Cost: no forward pass.
     """
     from .tokens import template_marks, texts_of

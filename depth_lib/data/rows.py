@@ -52,7 +52,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
             '"hub", "embedded" or "sample" as the source'
         )
     if not path.is_file():
-        raise PromptError(f"no file {path.absolute()}; check the path")
+        raise PromptError(f"there is no file {path.absolute()}; check the path")
     number = 0
     try:
         for number, row in enumerate(_read(path), 1):
@@ -74,7 +74,7 @@ def _read(path: Path) -> Iterator[dict | str | None]:
         return
     with path.open(encoding="utf-8-sig", newline="") as file:  # a line break inside a cell stays
         if "\0" in file.read(4096):
-            raise ValueError("it has the character NUL, as UTF-16 has")
+            raise ValueError("it contains NUL characters, as UTF-16 does")
         file.seek(0)
         if kind == ".csv":
             csv.field_size_limit(2**31 - 1)  # not 128 KiB a cell

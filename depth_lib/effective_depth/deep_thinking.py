@@ -28,10 +28,10 @@ def deep_thinking_ratio(
     c_t = min{ l : min_{j ≤ l} JSD(p_{t,j}, y_t) ≤ g }, L if there is none; a token is deep-thinking if c_t ≥ ⌈ρ L⌉.
     The embeddings, j = 0, count as a layer too.
 
-    - result: from `logit_lens` with generate= or answers=, one response per prompt.
-    - g: bits; values other than 0.5 need per_token=True in the lens.
-    - rho: the share of the layers after which a token is late.
-    - correct: whether each response is right, numbers or booleans.
+    - result: from `logit_lens` with generate= or answers=, one response per prompt
+    - g: bits; values other than 0.5 need per_token=True in the lens
+    - rho: the share of the layers after which a token is late
+    - correct: whether each response is right, numbers or booleans
 
     Returns a frame with a row per response: `tokens` (the number of its tokens), `ratio`, and `correct` if given. Its
     `attrs`:
@@ -47,7 +47,8 @@ def deep_thinking_ratio(
     """
     if not {"settling", "res_settled"} <= result.keys() or not of_responses(result):
         raise ValueError(
-            "the result has no responses with settling layers; give that of dl.logit_lens(llm, prompts, generate=64)"
+            "deep_thinking_ratio needs a result for responses, with all measures: "
+            "dl.logit_lens(llm, prompts, generate=64)"
         )
     if not 0 < rho <= 1:
         raise ValueError(f"rho is {rho}; give a share of the layers, such as {LATE}")

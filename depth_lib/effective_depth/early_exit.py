@@ -24,8 +24,8 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     over plain generation is (1 − α^{k+1}) / (1 − α) / (k l / L + 1). It assumes that tokens are independent and
     that a pass over k + 1 tokens takes as long as over one; LayerSkip's own runs reach 86 to 92 % of it.
 
-    - generated: from `logit_lens` with generate= or answers=; α is the share of positions at which h_l and the whole
-      model have the same top token, whether or not a stored answer has this token
+    - generated: from `logit_lens` with generate= or answers=. α is the share of positions at which h_l and the whole
+      model have the same top token, even if a stored answer has a different one
     - most: the largest k, up to 100
 
     Returns a DataFrame by layer, and prints its best row:
@@ -39,7 +39,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     Cost: no forward pass.
     """
     if "res_top1" not in fitting(generated) or not of_responses(generated):
-        raise ValueError("the result has no responses; give that of dl.logit_lens(llm, prompts, generate=64)")
+        raise ValueError("early_exit needs a result for responses: dl.logit_lens(llm, prompts, generate=64)")
     n_layers = len(generated["res_top1"])
     if not 1 <= most <= 100:
         raise ValueError(f"most is {most}; give a whole number from 1 to 100")

@@ -63,15 +63,15 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     - result: from `block_removal`, of whole blocks
     - at_most: nats per token
 
-    Returns a Removable. Its n is 0 if no removal is cheap enough, if the model predicts the prompts no better than
-    shuffled ones, or if fewer than two prompts are long enough (two tokens) to have a loss. Its note says if n + 1
-    blocks were not tried: for limits other than 0.05, give block_removal sizes="all".
+    Returns a Removable. Its n is 0 if no removal is cheap enough. It is also 0 if the model predicts the prompts no
+    better than shuffled ones, or if fewer than two prompts have the two tokens that a loss needs. Its note says if
+    n + 1 blocks were not tried: for limits other than 0.05, give block_removal sizes="all".
 
     Raises ValueError for any other result.
     Cost: no forward pass.
     """
     if not {"removal_sizes", "removal_loss_by_prompt"} <= result.keys():
-        raise ValueError("removable needs a result for whole blocks: dl.block_removal(llm, prompts).")
+        raise ValueError("removable needs a result for whole blocks: dl.block_removal(llm, prompts)")
     by_prompt = as_array(fitting(result)["removal_loss_by_prompt"]).astype(float)
     by_prompt = by_prompt[np.isfinite(by_prompt).any((1, 2))]  # nothing predicts a prompt of one token
     sizes, n_layers = as_array(result["removal_sizes"]).astype(int), by_prompt.shape[-1]

@@ -199,17 +199,17 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
     """The depth of a result, or of curves; only a result is checked for signal."""
     rule = RULES[name]
     if isinstance(given, Mapping) and any(curve is not None for curve in curves[1:]):
-        raise ValueError(f"{name} takes a result alone, or {len(rule.keys)} curves; leave the curves out.")
+        raise ValueError(f"{name} takes a result alone, or {len(rule.keys)} curves; leave the curves out")
     if not all(0 < share < 1 for share in threshold):
         raise ValueError(f"threshold is {threshold[0]!r}; give a share between 0 and 1")
     named = {key: curve for key, curve in zip(rule.keys, curves, strict=True) if curve is not None}
     result = fitting(given) if isinstance(given, Mapping) else named
     if not rule.reads(result):
         keys = " and ".join(", ".join(rule.keys).rsplit(", ", 1))
-        raise ValueError(f"{name} needs {keys}, or a result from {rule.probe}.")
+        raise ValueError(f"{name} needs {keys}, or a result from {rule.probe}")
     shapes = {as_array(result[key]).shape for key in rule.keys}
     if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or not shape[0]:
-        raise ValueError(f"{name} needs curves with one value per layer, all of the same length.")
+        raise ValueError(f"{name} needs curves with one value per layer, all of the same length")
     if result is given and (reason := rule.no_signal(result)):
         warn(reason)
         return None

@@ -65,7 +65,7 @@ def plot(
     if not axes:
         return _drawn(panels, across, plt.figure(), row, title).axes[0]
     if len(axes) != len(panels):
-        raise ValueError(f"{kind} of this has {len(panels)} panels; give as many axes, not {len(axes)}")
+        raise ValueError(f"{kind} of this result has {len(panels)} panels; give as many axes, not {len(axes)}")
     with plt.rc_context(STYLE):
         for one, panel in zip(axes, panels, strict=True):
             panel.draw(one)
@@ -94,11 +94,11 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
         if not kind.values(one):
             of, mine = f"has {', '.join(map(str, one)) or 'nothing'}", "yours"
             if isinstance(one, Result) and one.probe == kind.probe:
-                of, mine = f"lacks {'them' if callable(kind.read) else 'it'}", f"your {one.probe} result"
+                of, mine = f"lacks {'part of this' if callable(kind.read) else 'it'}", f"your {one.probe} result"
             elif isinstance(one, Result):
                 of = f"is from {one.probe}"
             wanted = f"this figure needs a {kind.probe} result with the key{'s' * callable(kind.read)} {kind.needs}"
-            raise ValueError(f'{wanted}; "{name}" {of}.' if name else f"{wanted}; {mine} {of}.")
+            raise ValueError(f'{wanted}; "{name}" {of}' if name else f"{wanted}; {mine} {of}")
     if kind.mark == "curves":
         return [Panel("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind
     panels = [panel for name, one in results.items() for panel in _panels(kind, name, one)]

@@ -334,7 +334,7 @@ KINDS: dict[str, Kind] = {
         "Deep-thinking ratio",
         "Response: 0 wrong, 1 right",
         "scores",
-        optional='"settling" and "correct" of responses, as in result | {"correct": …}',
+        optional='"settling" and "correct", for responses (generate=): result | {"correct": [1, 0, …]}',
     ),
     "direct_effects": Kind(
         "direct_effects",

@@ -141,7 +141,7 @@ def _found(source, revision):
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, files and networks)
         problem = reason(error)
     raise LensError(
-        f"{source} is neither a local file nor on the Hub ({problem}); give its path, or owner/name/path there"
+        f"{source} is neither a local file nor on the Hub ({problem}); give its path, or owner/name/path on the Hub"
     )
 
 
@@ -154,7 +154,7 @@ def _jacobian(stored, source):
     of_fit = "jacobian_sum" in stored
     J = {l: x / stored["n_done"] for l, x in stored["jacobian_sum"].items()} if of_fit else stored["J"]
     if "A_0" not in stored:
-        warn(f"{source} has no matrix for the embeddings: layer 0 is read by the logit lens")
+        warn(f"{source} has no matrix for the embeddings; layer 0 uses the logit lens")
     A_0 = stored["A_0"] if "A_0" in stored else torch.eye(len(J[0]))
     A = torch.stack([A_0.float(), *(J[l].float() for l in range(len(J)))])
     no_bias = torch.zeros(A.shape[:2], dtype=torch.float32)
@@ -191,7 +191,7 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
         message = _misfit(name_of(llm), "was fitted with a different unembedding")
         if llm.dtype.itemsize > 2:
             raise LensError(message)
-        warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)")
+        warn(f"{message} (unless the two differ only by rounding to {llm.dtype})")
 
 
 def check_size(lens: Mapping, name: str, n_layers: int, width: int) -> None:

@@ -22,5 +22,5 @@ def follow(tokenizer: PreTrainedTokenizerBase, adds_bos: bool | None, name: str)
     then = "the checkpoint is followed" if followed else "this tokenizer cannot be changed: correct its tokenizer.json"
     warn(
         f"{name}: this version of transformers {'left out' if adds_bos else 'added'} the BOS token, against what the "
-        f"checkpoint says (add_bos_token: {adds_bos}); {then}."
+        f"checkpoint says (add_bos_token: {adds_bos}); {then}"
     )

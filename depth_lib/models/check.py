@@ -61,7 +61,7 @@ def verified_arch(llm: TransformersModel) -> Arch:
         if path is not None:
             raise ArchitectureError(
                 f"{f'its module {path}' if path else 'the model'} is in training mode, where dropout changes every "
-                "run; call eval() on the model first, and train() afterwards."
+                "run; call eval() on the model first, and train() afterwards"
             )
         if record.state is not None and record.state != state_of(llm._module):
             architecture(llm.config, llm._module)  # what it refuses before loading, it refuses after it
@@ -81,7 +81,7 @@ def arch_to_change(llm: TransformersModel, part: str = "layer", whole: str = "la
     if not arch.can_skip_blocks:
         raise ValueError(READS_MORE)
     if part != whole and not arch.parts:
-        raise ValueError("attention and MLP of this model cannot be told apart; use whole blocks.")
+        raise ValueError("attention and MLP of this model cannot be told apart; use whole blocks")
     return arch
 
 
@@ -127,7 +127,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     if not measured["finite"]:
         raise ModelError(
             f"{name}: its logits are not finite in {str(llm.dtype).removeprefix('torch.')}: weights are NaN or "
-            'infinite, or numbers overflow; fix the checkpoint, or load it with dtype="float32" or "bfloat16".'
+            'infinite, or numbers overflow; fix the checkpoint, or load it with dtype="float32" or "bfloat16"'
         )
     tolerance, much = max(1e-5, eps / 4), eps**0.5  # changes above `much` are not rounding
     mixes, change = measured["mlp_mixes"], measured["mlp_change"]
@@ -171,12 +171,12 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
             advice = of_hooks(llm._module) or f"; {'give a decoder' if 'encoder' in problem else advice}"
             raise ArchitectureError(
                 f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} (it is {values[l]:.1e})"
-                f"{advice}."
+                f"{advice}"
             )
     works = verified(arch, measured)
     for shortcut, why in SHORTCUTS.items():
         if getattr(arch, shortcut) and not getattr(works, shortcut):
-            warn(f"{name}: {why}.")
+            warn(f"{name}: {why}")
     record.found = record.found.but(**{shortcut: getattr(works, shortcut) for shortcut in SHORTCUTS})
     errors = {key: float(measured[key].max()) for key in ("identity_1", "identity_2")}
     record.checked = errors | {"tolerance": tolerance}
@@ -202,16 +202,15 @@ def check_here(llm: TransformersModel) -> None:
     n_logits, vocabulary = read.shape[-1], llm.config.get_text_config().vocab_size
     if n_logits < vocabulary:
         raise ArchitectureError(
-            f"{name_of(llm)}: its head gives {n_logits} numbers, no logits over its vocabulary of {vocabulary} tokens; "
-            "give the model with its unembedding."
+            f"{name_of(llm)}: its head gives {n_logits} numbers, not logits over its vocabulary of {vocabulary} "
+            "tokens; give the model with its unembedding"
         )
     if not read.any():
-        raise ModelError(f"{name_of(llm)}: its logits are all 0: weights overflow, or are not loaded; load them first.")
+        raise ModelError(f"{name_of(llm)}: its logits are all 0: weights overflow, or are not loaded; load them first")
     judge(llm, measured)
     if problem:  # nnsight does not see the model's own hooks and `forward`
         raise ArchitectureError(
-            f"{name_of(llm)}: a hook or another `forward` of the model changes its logits: {problem}"
-            f"{of_hooks(llm._module)}."
+            f"{name_of(llm)}: a hook or a replaced `forward` changes its logits: {problem}{of_hooks(llm._module)}"
         )
     known(llm).state = state_of(llm._module)
 
@@ -236,7 +235,7 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
     advice = "; load it with quantization=None" if quantized else ""
     if known(llm).state is not None:
         problem, advice = "it has changed since", ": load it again, dl.load_model(llm._module, llm.tokenizer)"
-    return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({problem}){advice}.")
+    return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({problem}){advice}")
 
 
 def name_of(llm: TransformersModel) -> str:

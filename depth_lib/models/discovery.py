@@ -196,7 +196,9 @@ def _tail(node, h):
         elif node and node.name() == "TanhBackward0" and cap is None:
             (node,), cap, scale = _makers(node), scale, 1.0
         else:
-            raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
+            raise ArchitectureError(
+                "identity 2: no chain of up to three modules turns the last residual into the logits"
+            )
     return {"tail": tuple(tail), "logit_scale": scale * (cap or 1.0), "logit_softcap": cap}
 
 

@@ -64,13 +64,13 @@ def known(llm: TransformersModel) -> Record:
         return RECORDS[llm]
     if isinstance(llm, TransformersModel):
         problem = "this model is a copy, or was not loaded by dl.load_model"
-        raise ArchitectureError(f"{problem}; give dl.load_model(llm._module, llm.tokenizer).")
+        raise ArchitectureError(f"{problem}; give dl.load_model(llm._module, llm.tokenizer)")
     if isinstance(llm, str):
-        raise ArchitectureError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
+        raise ArchitectureError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r})")
     give = "dl.load_model(model, tokenizer)"
     if isinstance(getattr(llm, "model", None), TransformersModel):  # of a Pruned
         give = "its .model, or write it with its .save(folder)"
-    raise ArchitectureError(f"a {type(llm).__name__} is not a model from dl.load_model; give {give}.")
+    raise ArchitectureError(f"a {type(llm).__name__} is not a model from dl.load_model; give {give}")
 
 
 def read_config(source: str, revision: str | None = None) -> PreTrainedConfig:
@@ -84,7 +84,7 @@ def read_config(source: str, revision: str | None = None) -> PreTrainedConfig:
             if asked is not None and asked not in own and not installed:
                 raise ModelError(
                     f'{source} asks for {setting} "{asked}", which is not part of transformers and not run; write '
-                    f'"{setting}": "{own[0]}" in its config.json.'
+                    f'"{setting}": "{own[0]}" in its config.json'
                 )
     return config
 
@@ -100,11 +100,11 @@ def auto_class(config: PreTrainedConfig) -> type:
     """The Auto class of transformers for a config of a language model; ArchitectureError if there is none."""
     kind = config.model_type
     if config.is_encoder_decoder:
-        raise ArchitectureError(f"{kind} is an encoder-decoder; the probes read decoder-only language models.")
+        raise ArchitectureError(f"{kind} is an encoder-decoder; the probes read decoder-only language models")
     for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
         if type(config) in auto._model_mapping:
             return auto
-    raise ArchitectureError(f"{kind} is not a causal language model; give a decoder-only one.")
+    raise ArchitectureError(f"{kind} is not a causal language model; give a decoder-only one")
 
 
 def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Arch:
@@ -128,7 +128,7 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
             problem += '; load it with attn_implementation="sdpa"'
         if "dtype" in problem:
             problem += "; give all of its weights one dtype: model.to(torch.float32)"
-    raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}.")
+    raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}")
 
 
 def _of_other_depth(config, model):

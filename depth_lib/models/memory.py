@@ -86,7 +86,7 @@ def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
         return None
     found = getattr(torch, str(dtype).removeprefix("torch."), None)
     if not (isinstance(found, torch.dtype) and found.is_floating_point and found.itemsize > 1):
-        raise ModelError(f"dtype {dtype!r} is not a torch floating-point type; use float32, bfloat16 or float16.")
+        raise ModelError(f"dtype {dtype!r} is not a torch floating-point type; use float32, bfloat16 or float16")
     return found
 
 
@@ -99,7 +99,7 @@ def check_quantization(quantization: str | None) -> None:
     if not is_bitsandbytes_available():
         raise ModelError(
             f"{quantization} weights need bitsandbytes, which is missing or too old; "
-            "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
+            "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)"
         )
 
 
@@ -115,5 +115,5 @@ def check_devices(device_map: str | dict | None) -> None:
         except Exception as error:  # each backend raises its own
             raise ModelError(
                 f"device_map names {place!r}, which cannot be used on this machine ({reason(error)}); "
-                f"use another device, or one of {', '.join(SPREADS)}."
+                f"use another device, or one of {', '.join(SPREADS)}"
             ) from error

@@ -41,10 +41,10 @@ def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersMod
     """
     known(llm)
     if isinstance(s, Mapping):
-        raise ValueError("this is a result; give dl.removable(result), or s and n.")
+        raise ValueError("this is a result; give dl.removable(result), or s and n")
     if hasattr(s, "n"):
         if n != 1:
-            raise ValueError(f"n is {n!r}, and a Removable has its own; leave n out.")
+            raise ValueError(f"n is {n!r}, and a Removable has its own; leave n out")
         s, n = stretch_of(s)
     return reorder_blocks(llm, order_without(s, n, len(llm.blocks)))
 
@@ -53,11 +53,11 @@ def stretch_of(removed: Any) -> tuple[int, int]:
     """The first block and the number of blocks of (s, n), or of a Removable; ValueError if it removes none."""
     if not hasattr(removed, "n"):
         if not isinstance(removed, Sequence) or isinstance(removed, str) or len(removed) != 2:
-            raise ValueError(f"removed is {removed!r}; give (s, n), or dl.removable(result).")
+            raise ValueError(f"removed is {removed!r}; give (s, n), or dl.removable(result)")
         return removed[0], removed[1]
     if not removed.n:
         known = "no block can be removed at this cost; ask dl.removable with a larger at_most"
-        raise ValueError(f"{removed if removed.note else known}.")
+        raise ValueError(f"{removed if removed.note else known}")
     return removed.s, removed.n
 
 
@@ -66,13 +66,13 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
     for name, value in (("s", s), ("n", n)):
         if not whole([value]):
             raise ValueError(
-                f"{name} is {value!r}; give a whole number, or call dl.reorder_blocks(llm, blocks_to_keep) instead."
+                f"{name} is {value!r}; give a whole number, or call dl.reorder_blocks(llm, blocks_to_keep) instead"
             )
     s, n = whole([s, n])
     if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
         which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
         can = f"remove at least one of its blocks 0..{n_layers - 1}, and keep at least one"
-        raise ValueError(f"{which} cannot be removed from a model of {n_layers} blocks: {can}.")
+        raise ValueError(f"{which} cannot be removed from a model of {n_layers} blocks: {can}")
     return [*range(s), *range(s + n, n_layers)]
 
 
@@ -96,11 +96,11 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     blocks_path = _with_weights(llm).found.blocks
     module, order = llm._module, checked_order(order, len(llm.blocks))
     if len({weight.device for weight in module.parameters()}) > 1:
-        raise ValueError("the model is spread over several devices; load it on one to change its blocks.")
+        raise ValueError("the model is spread over several devices; load it on one to change its blocks")
     changed = in_order(module, blocks_path, order)
     problem = _cannot_be_saved(changed)
     if problem and not hasattr(changed.config.get_text_config(), "layer_passes"):
-        warn(f"{problem}: it cannot be saved.")
+        warn(f"{problem}: it cannot be saved")
     vars(changed)["save_pretrained"] = partial(save_whole, changed, problem)
     reordered, before = in_memory(changed, llm.tokenizer), known(llm).order
     known(reordered).order = [before[l] for l in order] if before else list(order)
@@ -164,8 +164,8 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     added = ("peft.", "torch.nn.utils.parametrize")
     if any(type(part).__module__.startswith(added) for part in llm._module.modules()):
         raise ModelError(
-            "its adapters or parametrizations would be saved under names that nothing reads; merge them first: "
-            "dl.load_model(model.merge_and_unload(), tokenizer), or remove_parametrizations(module, name)."
+            "adapters or parametrizations would be saved under names that nothing reads; merge them first: "
+            "dl.load_model(model.merge_and_unload(), tokenizer), or remove_parametrizations(module, name)"
         )
     changed = vars(llm._module).get("save_pretrained")  # of a model whose blocks were changed
     (changed or partial(save_whole, llm._module, ""))(folder, into=empty_folder)
@@ -176,7 +176,7 @@ def _with_weights(llm):
     """The Record of a model; ModelError if its weights are on a server."""
     record = known(llm)
     if llm._module.device.type == "meta":
-        raise ModelError("its weights are on the server; load the model on this machine: dl.load_model(name).")
+        raise ModelError("the model's weights are on the server; load the model on this machine: dl.load_model(name)")
     return record
 
 
@@ -203,7 +203,7 @@ def save_whole(
 ) -> None:
     """save_pretrained of a changed model: refused, or with the weights of repeated blocks copied."""
     if problem:
-        raise ModelError(f"{problem}, so a saved copy would compute something else; keep it in memory.")
+        raise ModelError(f"{problem}, so a saved copy would compute something else; keep it in memory")
     folder = into(folder, ModelError)
     tied = model.get_input_embeddings().weight if model.config.get_text_config().tie_word_embeddings else None
     weights, seen = {}, set()

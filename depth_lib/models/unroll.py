@@ -41,14 +41,14 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     if not isinstance(model, PreTrainedModel):
         raise ModelError(
             f"dl.unroll takes a transformers model, not a {type(model).__name__}; for a model from dl.load_model, "
-            "give llm._module."
+            "give llm._module"
         )
     loop = next((name for name in _OWN_LOOPS if hasattr(model.config, name)), "")
     passes = getattr(model.config, loop, None) if passes is None else passes
     if not passes or passes < 1:
-        raise ValueError(f"passes is {passes!r}; give a whole number from 1: dl.unroll(model, passes=3).")
+        raise ValueError(f"passes is {passes!r}; give a whole number of at least 1: dl.unroll(model, passes=3)")
     if hasattr(model.config.get_text_config(), "layer_passes"):
-        raise ValueError("this model is unrolled already; give the model that it was made from.")
+        raise ValueError("this model is unrolled already; give the model that it was made from")
     once = on_same_weights(model).eval()
     for part in (once.config, *once.modules()):
         for name in vars(part).keys() & _OWN_LOOPS.get(loop, {}).keys():
@@ -63,7 +63,7 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     unrolled = in_order(once, found.blocks, [*range(n_blocks)] * passes)
     if bool(loop) if norm_between is None else norm_between:
         if len(found.tail) < 2:
-            raise ValueError("this model has no final norm to apply between passes; use norm_between=False.")
+            raise ValueError("this model has no final norm to apply between passes; use norm_between=False")
         norm = nn.ModuleList([unrolled.get_submodule(found.tail[0])])
         blocks: Any = unrolled.get_submodule(found.blocks)
         for block in [*blocks][n_blocks - 1 : -1 : n_blocks]:

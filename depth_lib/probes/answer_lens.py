@@ -58,7 +58,7 @@ def answer_lens(
     arch, (ids, positions, tokens) = verified_arch(llm), answer_span(llm, question, answer)
     result = run(measure_answer_lens, llm, arch, ids, positions, translators(llm, lens, remote), remote=remote)
     if not result["answer_kl"].isfinite().all():  # a log-probability may be −inf, where a bias excludes the token
-        raise ValueError("answer_lens: answer_kl is not finite; weights are damaged, or numbers overflow in the lens.")
+        raise ValueError("answer_lens: answer_kl is not finite; weights are damaged, or numbers overflow in the lens")
     top = [[llm.tokenizer.batch_decode(k[:, None]) for k in of_layer] for of_layer in result["answer_top"].int()]
     result |= {"top_tokens": top, "tokens": [tokens[position] for position in positions]}
     return Result("answer_lens", result, llm)

@@ -36,18 +36,18 @@ def block_accuracy(
     >>> dl.block_accuracy(llm, choices)["accuracy"].shape
     torch.Size([4])
 
-    - llm: from `load_model`.
-    - choices: as for `choice_accuracy`, scored by acc_norm.
-    - orders: K lists of block numbers. By default, each block is removed in turn, so K = L.
-    - remote, budget: as for `layer_effects`.
+    - llm: from `load_model`
+    - choices: as for `choice_accuracy`, scored by acc_norm
+    - orders: K lists of block numbers. By default, each block is removed in turn, so K = L
+    - remote, budget: as for `layer_effects`
 
     Returns float32:
 
-    - `accuracy` [K]: the share of right answers; `unchanged_accuracy` [1]: of the model as it is; `chance` [1].
+    - `accuracy` [K]: the share of right answers; `unchanged_accuracy` [1]: that of the whole model; `chance` [1]: 1 / E
     - `change`, `change_low`, `change_high` [K]: accuracy minus the unchanged one, with its 95 % interval over
-      questions, which are paired (see `accuracy_change`).
-    - `choice_loss` [K]: how much the loss of the right endings rises, nats per token, mean over choices.
-    - `correct_by_prompt` [C, K], `unchanged_correct` [C]: 1 for a right answer, else 0.
+      questions, which are paired (see `accuracy_change`)
+    - `choice_loss` [K]: how much the loss of the right endings rises, nats per token, mean over choices
+    - `correct_by_prompt` [C, K], `unchanged_correct` [C]: 1 for a right answer, else 0
 
     Raises ValueError as `choice_accuracy` does, for an empty list of orders, and for a block number outside 0..L − 1.
     Sources: 2605.14075; 2510.02091; 2602.01997 (arXiv), on importance by loss and by accuracy.

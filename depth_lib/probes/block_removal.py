@@ -89,7 +89,7 @@ def block_removal(
 
     if part != "layer":
         if not refined:
-            raise ValueError(f"sizes= applies only to whole blocks; with part={part!r}, leave sizes= out.")
+            raise ValueError(f"sizes= applies only to whole blocks; with part={part!r}, leave sizes= out")
         single = measure(part, None)
         order = single["removal_loss"].nanmean(0).argsort(stable=True).tolist()
         several = measure(part, order)

@@ -38,22 +38,22 @@ def choice_accuracy(
     >>> dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)])["log_probs"].shape
     torch.Size([1, 2])
 
-    As in lm-evaluation-harness, acc compares Σ log p of the endings' tokens, given the context, and acc_norm compares
+    As in lm-evaluation-harness, acc compares Σ log p of the endings' tokens, given the context. acc_norm compares
     Σ log p / bytes of the ending (the harness divides by characters: the same for ASCII). `correct` uses acc_norm,
     because a plain sum penalises long endings.
 
-    - llm: from `load_model`.
-    - choices: from `load_choices`, or a list of (context, endings, index of the right one), all with E endings.
-    - removed: (s, n), without blocks s..s + n − 1.
-    - remote, budget: as for `layer_effects`.
-    - order: block numbers, or K lists of them.
+    - llm: from `load_model`
+    - choices: from `load_choices`, or a list of (context, endings, index of the right one), all with E endings
+    - removed: (s, n) leaves out blocks s..s + n − 1
+    - remote, budget: as for `layer_effects`
+    - order: the block numbers in the order in which they run, or K such lists
 
-    Returns float32; for K orders, with a first axis K, except for `chance` and `unchanged_correct`:
+    Returns float32. For K orders, all but `chance` and `unchanged_correct` have a first axis K:
 
-    - `log_probs` [C, E]: Σ log p in nats.
-    - `correct` [C]: 1 where acc_norm picks the right ending, else 0.
-    - `acc`, `acc_norm` [1]: the shares of right answers ([K] for K orders); `chance` [1]: 1 / E.
-    - `unchanged_correct` [C]: `correct` of the model as it is; only with removed or order.
+    - `log_probs` [C, E]: Σ log p in nats
+    - `correct` [C]: 1 where acc_norm picks the right ending, else 0
+    - `acc`, `acc_norm` [1]: the shares of right answers ([K] for K orders); `chance` [1]: 1 / E
+    - `unchanged_correct` [C]: `correct` of the model as it is; only with removed or order
 
     See `dl.accuracy` for the interval, `dl.accuracy_change` for that of a change, and `dl.block_accuracy` for all
     blocks.
@@ -81,28 +81,26 @@ def choice_accuracy(
 def checked_choices(choices: Any) -> list[Choice]:
     """The choices as a list; ValueError for anything else, and for different numbers of endings."""
     if isinstance(choices, str) or not isinstance(choices, Iterable | None):
-        raise ValueError(f"choices is of type {type(choices).__name__}; give a list, such as dl.load_choices().")
+        raise ValueError(f"choices is of type {type(choices).__name__}; give a list, such as dl.load_choices()")
     given: list[Any] = list(() if choices is None else choices)
     for k, choice in enumerate(given):
         if not isinstance(choice, Sequence) or isinstance(choice, str) or len(choice) != 3:
-            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give (context, endings, number of the right one).")
+            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give (context, endings, index of the right one)")
         context, endings, right = choice
         a_list = isinstance(endings, Collection) and not isinstance(endings, str | bytes | Mapping | Set)
         if not a_list or not whole([right]) or right not in range(len(endings)):
             raise ValueError(
                 f"choice {k} has endings {endings!r} and index {right!r} for the right one; give a list of endings and "
-                "the index of the right one."
+                "the index of the right one"
             )
         if len(endings) < 2:
             raise ValueError(
-                f"choice {k} has only one ending, {[*endings][0]!r}, which is always picked; give two or more."
+                f"choice {k} has only one ending, {[*endings][0]!r}, which is always picked; give two or more"
             )
         if not all(isinstance(text, str) for text in (context, *endings)):
-            raise ValueError(
-                f"choice {k} is {reprlib.repr(choice)}; give strings for the context and for every ending."
-            )
+            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give strings for the context and for every ending")
     if len({len(endings) for _, endings, _ in given}) > 1:
-        raise ValueError("the choices have different numbers of endings; measure those with the same number together.")
+        raise ValueError("the choices have different numbers of endings; measure those with the same number together")
     return given
 
 
@@ -117,7 +115,7 @@ def endings_scored(
     """For the model as it is and in each order: Σ log p of every ending [1 + K, C, E], and the ending that acc_norm
     picks [1 + K, C]. Also the right ending [C] and the number of tokens of each [C, E]."""
     if not (choices := checked_choices(choices)):
-        raise ValueError("there are no choices to measure; load some with dl.load_choices().")
+        raise ValueError("there are no choices to measure; load some with dl.load_choices()")
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     found = run(measure_endings, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")
     shape = len(choices), len(choices[0][1])
@@ -132,7 +130,7 @@ def _orders_of_choices(removed, order, n_layers):
     """The orders that `choice_accuracy` is asked for, and whether it was given a list of several."""
     if removed:
         if order is not None:
-            raise ValueError("give removed or order, not both: an order may lack blocks.")
+            raise ValueError("give removed or order, not both: an order may lack blocks")
         order = order_without(*stretch_of(removed), n_layers)
     if order is None:
         return [], False

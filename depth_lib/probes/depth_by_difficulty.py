@@ -53,17 +53,18 @@ def depth_by_difficulty(
     - levels [K]: the levels
     - mean_layer_effect, max_layer_effect [K, L, L]: over the examples of a level
     - mean_output_effect, max_output_effect [K, L]: the same for the output
-    - layer_effect_rounding_floor, output_effect_rounding_floor [E]: in half precision, or with quantised weights
+    - layer_effect_rounding_floor, output_effect_rounding_floor [E]: effects below this may be rounding errors (only in
+      half precision or with quantised weights)
 
     Raises ValueError without examples, or for one without an answer or without a token between the first and t.
     Source: Csordás et al. 2025, Figure 7.
     Cost: as `layer_effects` for one position per example, up to four with `within`.
     """
     if isinstance(examples, str) or not isinstance(examples, Iterable | None):
-        raise ValueError(f"examples is of type {type(examples).__name__}; give a list, such as dl.load_examples(...).")
+        raise ValueError(f"examples is of type {type(examples).__name__}; give a list, such as dl.load_examples(...)")
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:
-        raise ValueError("there are no examples to measure; load some with dl.load_examples(...).")
+        raise ValueError("there are no examples to measure; load some with dl.load_examples(...)")
     arch, cases, draw = arch_to_change(llm), [], random.Random(123)
     for number, example in enumerate(examples):
         ids, answer, _ = answer_span(llm, example.question, example.answer)
@@ -71,7 +72,7 @@ def depth_by_difficulty(
         if example.within:  # up to four of every 4th place of the answer, as published; at least its first
             positions = [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
         if min(positions) < 2:  # t = 1 skips nothing: token 0 stays
-            raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
+            raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question")
         cases.append((ids, positions))
     effects = run(
         measure_layer_effects,
@@ -105,5 +106,5 @@ def _checked(number: int, example: Sequence) -> Example:
             return Example(*example)
     raise ValueError(
         f"example {number} is {reprlib.repr(example)}; give (level, question, answer), where level is a whole number, "
-        "or load some with dl.load_examples(...)."
+        "or load some with dl.load_examples(...)"
     )

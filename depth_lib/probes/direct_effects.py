@@ -36,16 +36,16 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     direct[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − a_l))[k], and the same for m_l. Positive:
     without what the part adds, the token would be less likely.
 
-    - llm: from `load_model`.
-    - question, answer: strings, tokenised together.
-    - remote: False, True (NDIF), "local" or a host.
+    - llm: from `load_model`
+    - question, answer: strings, tokenised together
+    - remote: True for NDIF, or the address of a server
 
     Returns float32:
 
     - `direct_att`, `direct_mlp` [L, A]: nats, for each of the answer's A tokens; 0 for a part that a block lacks. Their
-      sum over A is the effect on the whole answer.
-    - `answer_log_prob` [A]: log softmax(lens(h_L))[k], nats.
-    - `tokens`: A strings.
+      sum over A is the effect on the whole answer
+    - `answer_log_prob` [A]: log softmax(lens(h_L))[k], nats
+    - `tokens`: A strings
 
     Raises ValueError if the answer has no token of its own, or for a model whose attention and MLP cannot be told
     apart.
@@ -54,10 +54,10 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     """
     arch, (ids, places, tokens) = verified_arch(llm), answer_span(llm, question, answer)
     if not arch.parts:
-        raise ValueError("attention and MLP of this model cannot be told apart, so it has no direct effects.")
+        raise ValueError("attention and MLP of this model cannot be told apart, so it has no direct effects")
     result = run(measure_direct_effects, llm, arch, ids, places, remote=remote)
     if not all(value.isfinite().all() for value in result.values()):
-        raise ValueError("direct_effects: a value is not finite; weights are damaged, or numbers overflow.")
+        raise ValueError("direct_effects: a value is not finite; weights are damaged, or numbers overflow")
     return Result("direct_effects", result | {"tokens": [tokens[place] for place in places]}, llm)
 
 

@@ -97,23 +97,23 @@ def integrated_gradients(
     """
     tolerance = 0.01 if quadrature == "riemann" else quadrature
     if isinstance(tolerance, str) or not 0 <= tolerance <= 1:
-        raise ValueError(f'quadrature={quadrature!r} is not known; use "riemann" or a tolerance such as 0.01.')
+        raise ValueError(f'quadrature={quadrature!r} is not known; use "riemann" or a tolerance such as 0.01')
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):  # 9: those `converged` begins with
         if value < least:
-            raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
+            raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
     arch = arch_to_change(llm, at, whole="block", name="at")
     ids, positions, tokens = answer_span(llm, question, answer)
     method = method_there(remote, method)
     if method == "increments" and quadrature == "riemann":
         raise ValueError(
-            'left-endpoint steps need gradients; give method="gradients", or steps=… in place of "riemann".'
+            'left-endpoint steps need gradients; give method="gradients", or steps=… in place of "riemann"'
         )
     left_ends = 256 if quadrature == "riemann" else None
     unread = {"steps": steps != 16} if method == "gradients" else {"max_nodes": max_nodes != 257}
     unread |= {"max_nodes": max_nodes != 257} if left_ends else {}
     if names := [name for name, changed in unread.items() if changed]:
         by = f"quadrature={quadrature!r}" if left_ends else f"method={method!r}"
-        raise ValueError(f"{names[0]} is not used with {by}; leave it out.")
+        raise ValueError(f"{names[0]} is not used with {by}; leave it out")
     arguments = (arch, ids, positions, list(range(arch.n_layers)), at)
     arguments += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
     try:
@@ -133,9 +133,9 @@ def _warn_if_rough(result, tolerance, method):
         blocks = rough.nonzero().flatten().tolist()
         finer = "max_nodes" if method == "gradients" else "steps"
         warn(
-            f"the integrated gradients of blocks {blocks} are not known better than "
-            f"{100 * result['error'][rough].max():.2g} % of the largest attribution, the worst of them: the answer's "
-            f"probability jumps there, or half precision is too coarse; raise {finer}, or compute in float32"
+            f"the integrated gradients of blocks {blocks} have estimated errors of up to "
+            f"{100 * result['error'][rough].max():.2g} % of the largest attribution: the answer's probability jumps "
+            f"there, or half precision is too coarse; raise {finer}, or compute in float32"
         )
 
 

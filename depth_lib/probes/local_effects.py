@@ -48,7 +48,8 @@ def local_effects(
 
     - max_<mode>_local [L, L]: effects; row: removed block, column: affected block, 0 for l ≤ s
     - max_<mode>_local_by_prompt [P, L, L]: per prompt
-    - max_<mode>_local_rounding_floor [P]: in half precision, or with quantised weights
+    - max_<mode>_local_rounding_floor [P]: effects below this may be rounding errors (only in half precision or with
+      quantised weights)
 
     Raises ValueError as `layer_effects` does.
     Source: Csordás et al. 2025, Figure 5.

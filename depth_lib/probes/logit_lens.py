@@ -60,34 +60,34 @@ def logit_lens(
 
     p_l = softmax(unembed(norm(h_l))), y is the model's output, and means are over the measured tokens of all prompts.
 
-    - prompts: list of strings.
-    - remote: False, True (NDIF), "local" or a host.
+    - prompts: list of strings
+    - remote: True for NDIF, or the address of a server
     - generate: the model continues each prompt greedily by up to this many tokens, and the positions that predict
-      them are measured. The checkpoint's generation config is ignored.
-    - all_measures: False computes only the first two keys, which is faster.
-    - lens: from `load_lens` or `fit_lens`, or its file: p_l = softmax(unembed(norm(A_l h_l + b_l))).
-    - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured.
-    - at: "all" positions of the prompts, or the "last" of each.
-    - per_token: also keep `jsd` and `tokens`.
+      them are measured. The checkpoint's generation config is ignored
+    - all_measures: False computes only the first two keys, which is faster
+    - lens: from `load_lens` or `fit_lens`, or its file: p_l = softmax(unembed(norm(A_l h_l + b_l)))
+    - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured
+    - at: "all" positions of the prompts, or the "last" of each
+    - per_token: also keep `jsd` and `tokens`
 
     Returns float32; entry l of L is measured at the input of block l:
 
-    - `res_kl_divs` [L]: KL(p_l ‖ y) in nats; `res_overlaps` [L]: |top5(p_l) ∩ top5(y)| / 5.
+    - `res_kl_divs` [L]: KL(p_l ‖ y) in nats; `res_overlaps` [L]: |top5(p_l) ∩ top5(y)| / 5
     - `res_top1`, `res_in_top3`, `res_in_top5`, `res_in_top10` [L]: the share of positions whose final top token is
-      among the first k of p_l. Tied tokens share a rank.
-    - `res_mrr` [L]: the mean reciprocal rank of the final top token.
-    - `res_entropy` [L]: entropy of p_l in nats; `res_jsd` [L]: the Jensen–Shannon divergence of p_l and y in bits.
-    - `res_settled` [L]: the share of tokens whose divergence was at most 1/2 bit at some block up to l.
+      among the first k of p_l. Tied tokens share a rank
+    - `res_mrr` [L]: the mean reciprocal rank of the final top token
+    - `res_entropy` [L]: entropy of p_l in nats; `res_jsd` [L]: the Jensen–Shannon divergence of p_l and y in bits
+    - `res_settled` [L]: the share of tokens whose divergence was at most 1/2 bit at some block up to l
     - `settling`: for each prompt [T_p], the first l at which each token's divergence is at most 1/2 bit, or L if none.
-      See `deep_thinking_ratio`.
-    - `<key>_sums` [P, L], `n_tokens` [P]: sums over each prompt's measured tokens, and their number.
+      See `deep_thinking_ratio`
+    - `<key>_sums` [P, L], `n_tokens` [P]: sums over each prompt's measured tokens, and their number
     - `loss`, `shuffled_loss` [P]: nats per token of the prompt, and the same with the tokens shuffled; NaN for a
-      prompt of one token. Only if all positions of the prompts are measured.
-    - `generated`: the generated texts; only with generate.
-    - `jsd`: for each prompt [T_p, L], float16; `tokens`: the token after each measured one. Only with per_token.
+      prompt of one token. Only if all positions of the prompts are measured
+    - `generated`: the generated texts; only with generate
+    - `jsd`: for each prompt [T_p, L], float16; `tokens`: the token after each measured one. Only with per_token
 
     Raises ValueError for a prompt without tokens or with more tokens than the model has positions, and for answers that
-    do not fit the prompts; LensError for a lens of a different model or, on a server, one larger than half a GiB.
+    do not fit the prompts. Raises LensError for a lens of a different model or, on a server, one over half a GiB.
     Sources: Csordás et al. 2025, Figure 4; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570);
     settling: Chen et al. 2026 (2602.13517).
     Cost: a forward pass per prompt and the unembedding of L + 1 layers. `generate` adds a one-token pass per generated
@@ -95,11 +95,11 @@ def logit_lens(
     tokens.
     """
     if generate < 0:
-        raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 to measure the prompts.")
+        raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 to measure the prompts")
     if generate and (answers is not None or at != "all"):
-        raise ValueError("give generate, answers or at, not two of them: each says which tokens are measured.")
+        raise ValueError("give only one of generate, answers and at: each says which tokens are measured")
     if per_token and not all_measures:
-        raise ValueError("per_token needs all measures; leave out all_measures=False.")
+        raise ValueError("per_token needs all measures; leave out all_measures=False")
     arch = verified_arch(llm)
     if generate:
         measured = [(ids, 0) for ids in tokenize(llm, prompts, generate=generate)]

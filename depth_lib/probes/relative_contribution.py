@@ -50,21 +50,21 @@ def relative_contribution(
     rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖. The cosines are of the same
     pairs, and io_cos is that of h_l and h_{l+1}. In parallel blocks the MLP reads h_l.
 
-    - prompts: list of strings.
-    - remote: False, True (NDIF), "local" or a host.
-    - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured.
-    - at: "all" positions of the prompts, or the "last" of each.
+    - prompts: list of strings
+    - remote: True for NDIF, or the address of a server
+    - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured
+    - at: "all" positions of the prompts, or the "last" of each
 
     Returns float32, means over the measured tokens:
 
     - `rc_att`, `rc_mlp`, `rc_layer`, `att_cos`, `mlp_cos`, `layer_cos`, `io_cos`, `norm_att`, `norm_mlp` [L];
-      `norm_residual` [L + 1].
-    - `max_norm_att`, `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`: the maxima over tokens.
-    - `angular` [L + 1, L + 1]: angles between residuals in units of π.
-    - `progress` [L + 1]: ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖².
-    - `first_change` [L, T]: 1 − io_cos of every measured token of the first prompt.
-    - `<key>_sums` [P, …], `n_tokens` [P]: sums over each prompt's measured tokens, and their number.
-    - `chance_cos` [1]: 1 / √d, the size of a random direction's cosine.
+      `norm_residual` [L + 1]
+    - `max_norm_att`, `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`: the maxima over tokens
+    - `angular` [L + 1, L + 1]: angles between residuals in units of π
+    - `progress` [L + 1]: ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖²
+    - `first_change` [L, T]: 1 − io_cos of every measured token of the first prompt
+    - `<key>_sums` [P, …], `n_tokens` [P]: sums over each prompt's measured tokens, and their number
+    - `chance_cos` [1]: 1 / √d, the size of a random direction's cosine
 
     If attention and MLP cannot be told apart, the values of both are NaN.
     Raises ValueError for a prompt without tokens, or answers that do not fit the prompts.

@@ -295,8 +295,8 @@ class Job(RemoteBackend):
             return NotReady(f"this address does not answer as NDIF does ({problem}); check it, then run again", text)
         if 400 <= code < 500 and code != 429:
             return NotReady(
-                f"the server refused the request ({problem}); check NDIF_API_KEY (keys: https://login.ndif.us) and "
-                "what else it names, then run again",
+                f"the server refused the request ({problem}); check what it names, and "
+                "NDIF_API_KEY (keys: https://login.ndif.us), then run again",
                 text,
             )
         # a proxy that answers 502 or 503 may have passed the request on

@@ -38,8 +38,8 @@ class Journal:
             job.drop()
         if older:
             raise RemoteError(
-                f"the server deployed the model again between two jobs ({older[0].runs}, then {last.runs}), which are "
-                "not joined; run again to repeat the older ones",
+                f"the server redeployed the model between two jobs ({older[0].runs}, then {last.runs}), whose "
+                "results are not combined; run again to repeat the older ones",
                 retry="send",
             )
         self.facts += [{"id": job.job_id, "cost": job.meta} for job in jobs]

@@ -41,7 +41,7 @@ def host_of(remote: bool | str) -> str:
     host = (os.environ.get("NDIF_HOST") or CONFIG.API.HOST) if remote is True else remote
     if not re.fullmatch(HOST, str(host)):
         variable, use = ("NDIF_HOST", "") if remote is True else ("remote", 'True, False, "local" or ')
-        raise NotReady(f"{variable}={host!r} is not a host; use {use}a URL (https://…)")
+        raise NotReady(f"{variable}={host!r} is not valid; use {use}a URL (http://HOST:PORT)")
     return str(host).rstrip("/")
 
 

@@ -31,8 +31,9 @@ class Schema:
     """One probe's file: its name without .pt, with `{n}` for the number of examples, and the shape of each key.
 
     `papers`: the keys that a result must have, the papers' own where they have the probe; `ours`: further ones. Both
-    are "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of prompts (F of those long
-    enough for future mode), and E of examples on K levels of difficulty. Any other letter is one number per file.
+    are "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of prompts and F of those
+    long enough for future mode. E is the number of examples on K levels of difficulty. Any other letter is one number
+    per file.
     `settings`: the arguments that a run passes to the probe. `function`: its public name, if it differs from the
     row's. `reads`: what a run passes of its texts: "prompts", "examples" with levels of difficulty, "baseline" prompts,
     or "" for the question alone. `version`: raise it when a mistake in the probe is corrected; older results are then

@@ -51,7 +51,7 @@ class Study(dict):
         self.folder, models, datasets = path_of(folder), words(models), words(datasets)
         for name, names in (("models", models), ("datasets", datasets)):
             if not isinstance(names, Iterable | None):
-                raise ArtifactError(f"{name} is {names!r}; give names, such as those of the folders in {folder}")
+                raise ArtifactError(f"{name} is {names!r}; give a list of names")
         self.problems = []
         self._found = find_results(self.folder)
         found_datasets, found_models, names = map(dict.fromkeys, zip(*self._found, strict=True))

@@ -10,6 +10,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ def _default(name: str, field: FieldInfo) -> str:
         return ""
     if name == "SOURCE":
         others = "from the data set's params file, usually hub"
-        return f"  [default: embedded for toys; for other models, {others}; sample for prune]"
+        return f"  [default: embedded for toys; for other models, {others}; for prune, always sample]"
     if name == "DTYPE":
         return "  [default: from params files, else the checkpoint's own; float32 for toys and GGUF files]"
     return f"  [{'from params files, else' if name in Params.model_fields else 'default:'} {field.default}]"
@@ -297,7 +298,10 @@ def check(asked: Options, model: str) -> int:
 
 @_takes(*_LOADING[:-1], "SOURCE", "N_EXAMPLES", "AT_MOST", "CHOICES", "SAVE")
 def prune(asked: Options, model: str) -> int:
-    """Remove the blocks that a model can do without. Example: prune SmolLM2-135M-Instruct --save shorter"""
+    """Remove the blocks that a model can do without, judged on GSM8K prompts.
+
+    Example: prune SmolLM2-135M-Instruct --save shorter
+    """
     from ..data.choices import shipped_choices  # loads torch
     from ..data.prompts import load_prompts
     from ..pruning import prune as without_blocks
@@ -312,7 +316,8 @@ def prune(asked: Options, model: str) -> int:
         prompts = load_prompts(one.params.DATASET, one.params.N_EXAMPLES, source, llm=one.llm)
     choices = shipped_choices(asked.CHOICES, source) if asked.CHOICES else ()
     pruned = without_blocks(one.llm, prompts, asked.AT_MOST, choices)
-    print(pruned, *[pruned.save(asked.SAVE).parent] if asked.SAVE else [], sep="\n")
+    pruned = replace(pruned, prompts=f"{pruned.prompts} of {one.params.DATASET} (source: {source})")
+    print(pruned, f"Measured on {pruned.prompts}", *[pruned.save(asked.SAVE).parent] if asked.SAVE else [], sep="\n")
     return 0
 
 

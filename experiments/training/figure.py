@@ -1,4 +1,4 @@
-"""Toys side by side: what they can do and where in depth, by number of terms or steps, with intervals."""
+"""Toys side by side: accuracy and depth by number of terms or steps, with intervals."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,10 +22,10 @@ LEVELS = {"sums": ("Number of terms", 6), "nested": ("Number of steps", 5)}  # a
 
 
 def training_figure(found: pd.DataFrame, task: str, n_layers: int = 6) -> Figure:
-    """A panel a quantity over the levels of a task, and one with the slopes of the depth score; unseen levels are grey.
+    """One panel per quantity over a task's levels, and one with the slopes of the depth score; unseen levels are grey.
 
-    found: a row a kind × loss × task × quantity × level with value, low and high, as `over_seeds` returns. A point is
-    missing where no layer satisfies the rule.
+    found: one row per kind × loss × task × quantity × level with value, low and high, as `over_seeds` returns. A point
+    is missing if no layer satisfies the rule.
     """
     of_task = found[found.task == task]
     names = [name for name in PANELS if (of_task.quantity == name).any()]
@@ -67,12 +67,12 @@ def _slopes(ax: Axes, found: pd.DataFrame) -> None:
         one = one.loc[["slope layer", "slope output"]]
         _intervals(ax, np.arange(2) + 0.16 * (k - 1.5), one, toy, linestyle="none")
     ax.axhline(0, color="black", linewidth=0.5)
-    ax.set(xlim=(-0.5, 1.5), title="Slope of the depth score", ylabel="Layers a level, seen levels")
+    ax.set(xlim=(-0.5, 1.5), title="Slope of the depth score", ylabel="Layers per level, seen levels")
     ax.set_xticks([0, 1], ["on later layers", "on the output"])
 
 
 def _intervals(ax: Axes, x: np.ndarray, found: pd.DataFrame, toy: tuple[str, str], **look) -> None:
-    """Values with whiskers: a colour for each kind of layers, open marks and dashes for the loss on everything."""
+    """Values with whiskers: a colour for each kind of layers, open marks and dashes for the loss on all tokens."""
     kind, loss = toy
     look = {"linestyle": "--" if loss == "all" else "-", "color": COLORS[kind], "marker": "o", **look}
     fill = "white" if loss == "all" else COLORS[kind]

@@ -1,4 +1,4 @@
-"""What the measurements say together: intervals over seeds and prompts, and whether the published claim holds.
+"""Intervals over seeds and prompts, and whether the published claim holds.
 
 The claim (Csordás et al. 2025, section 6, MoEUT on DeepMind Mathematics): shared layers and unmodelled questions make
 depth grow with the number of steps, and models answer longer questions than they were trained on (extrapolation:
@@ -20,7 +20,7 @@ GROUPS = ["kind", "loss", "task", "quantity", "level"]
 
 
 def load_measured(path: str | Path = MEASURED) -> pd.DataFrame:
-    """The measurements of every toy, a row a kind × loss × seed × task × quantity × level; # begins a comment."""
+    """The measurements of every toy, one row per kind × loss × seed × task × quantity × level; # begins a comment."""
     return pd.read_csv(path, comment="#", dtype={"level": str})
 
 
@@ -47,10 +47,10 @@ def over_seeds(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def contrasts(measured: pd.DataFrame) -> pd.DataFrame:
-    """What decides on the claim, measured on sums: value and 95 % interval, low and high.
+    """The numbers that decide on the claim, measured on sums: value, and the ends low and high of its 95 % interval.
 
-    Slopes are those of the depth score (on later layers), in layers a term; accuracies those of sums longer than in
-    training. The claim is that the first four are positive.
+    Slopes are those of the depth score (on later layers), in layers per term; accuracies are those on sums longer than
+    in training. The claim is that the first four are positive.
     """
     found = over_seeds(measured[measured.task == "sums"]).set_index(GROUPS)
 
@@ -62,15 +62,15 @@ def contrasts(measured: pd.DataFrame) -> pd.DataFrame:
     gain = {kind: _minus(accuracy[kind, "answers"], accuracy[kind, "all"]) for kind in ("shared", "ordinary")}
     estimates = {
         "slope, shared layers and loss on answers": slope["shared", "answers"],
-        "that slope, less the one of ordinary layers and loss on everything": _minus(
+        "that slope minus the slope with ordinary layers and loss on all tokens": _minus(
             slope["shared", "answers"], slope["ordinary", "all"]
         ),
-        "accuracy with shared layers, gained by loss on answers": gain["shared"],
-        "that gain, less the one with ordinary layers": _minus(gain["shared"], gain["ordinary"]),
-        "slope, gained by sharing layers alone": mean_of(
+        "accuracy gained by loss on answers, with shared layers": gain["shared"],
+        "that gain minus the gain with ordinary layers": _minus(gain["shared"], gain["ordinary"]),
+        "slope gained by sharing layers alone": mean_of(
             [_minus(slope["shared", loss], slope["ordinary", loss]) for loss in ("all", "answers")]
         ),
-        "slope, gained by loss on answers alone": mean_of(
+        "slope gained by loss on answers alone": mean_of(
             [_minus(slope[kind, "answers"], slope[kind, "all"]) for kind in ("ordinary", "shared")]
         ),
     }
@@ -98,7 +98,7 @@ def _minus(a: Estimate, b: Estimate) -> Estimate:
 
 
 def accuracies(measured: pd.DataFrame) -> pd.DataFrame:
-    """Exact match on seen and unseen lengths, a row a toy, for sums and nested problems."""
+    """Exact match on seen and unseen lengths, one row per toy, for sums and nested problems."""
     chosen = measured[(measured.quantity == "accuracy") & measured.level.isin(["seen", "unseen"])]
     return chosen.pivot(index=["kind", "loss", "seed"], columns=["task", "level"], values="value")
 

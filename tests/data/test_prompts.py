@@ -170,7 +170,10 @@ def test_a_row_that_does_not_fit_is_named(rows, items, message):
         ),
         (dict(dataset="rows.jsonl"), "there is no file rows.jsonl"),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
-        (dict(dataset="gsm8k", source="no/such.jsonl"), f"no file {Path('no/such.jsonl').absolute()}; check the path"),
+        (
+            dict(dataset="gsm8k", source="no/such.jsonl"),
+            f"there is no file {Path('no/such.jsonl').absolute()}; check the path",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_to_use_instead(asked, message):
@@ -201,7 +204,7 @@ def test_the_lines_of_a_text_file_are_prompts_of_any_dataset_and_all_by_its_name
     with pytest.raises(PromptError, match=r"mine.txt row 1 cannot be read \('utf-8' codec can't decode"):
         load_prompts("gsm8k", 2, path)
     path.write_bytes("5 + 7\n".encode("utf-16-le"))
-    with pytest.raises(PromptError, match=r"row 1 cannot be read \(it has the character NUL, .*; write .* in UTF-8"):
+    with pytest.raises(PromptError, match=r"row 1 cannot be read \(it contains NUL characters, .*; write .* in UTF-8"):
         load_prompts(path)
 
 
@@ -234,7 +237,7 @@ def test_a_cell_may_be_longer_than_the_csv_modules_limit(tmp_path):
     [
         ("text\nHello, my name is Ann\n", "row 1 cannot be read (it has more cells than the table has columns"),
         ("text,text\na,b\n", "row 1 cannot be read (two columns have the same name)"),
-        ("text\na\0b\0\n", "row 1 cannot be read (it has the character NUL, as UTF-16 has)"),
+        ("text\na\0b\0\n", "row 1 cannot be read (it contains NUL characters, as UTF-16 does)"),
     ],
 )
 def test_a_table_whose_cells_have_no_one_column_is_refused(tmp_path, table, message):
@@ -271,15 +274,15 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
 @pytest.mark.parametrize(
     "row, template, message",
     [
-        (
-            {"q": {"items": "x"}},
-            "{{ q.items }}",
-            "a method is not text; the item m.items is written m['items']; it has q: dict",
-        ),
+        ({"q": {"items": "x"}}, "{{ q.items }}", "m.items is a method; write m['items'] for the item; it has q: dict"),
         ({"q": {"text": "2 + 2"}}, "{{ q }}", "a dict is not text; it has q: dict"),
         ({"q": ["2 + 2"]}, "{{ q }}", "a list is not text; it has q: list"),
         ({"q": "2 + 2", "of": ["a", "b"]}, "{{ q }} {{ of }}", "a list is not text; it has q: str, of: list"),
-        ({"q": "['2 + 2', '3']"}, "{{ q[0] }}", "a text is where the template takes one item of a list; it has q: str"),
+        (
+            {"q": "['2 + 2', '3']"},
+            "{{ q[0] }}",
+            "the template takes an item of a list, but finds a text; it has q: str",
+        ),
     ],
 )
 def test_what_is_no_text_is_never_written_as_python_would(own, rows, row, template, message):
@@ -302,7 +305,7 @@ def test_bytes_are_no_text_and_numbers_parts_of_texts_and_items_are(own, tmp_pat
 
 def test_endings_that_a_csv_made_a_text_are_refused(rows):
     path = rows({"ctx": "A man sits.", "endings": "['He reads.', 'He sings.']", "label": "0"})
-    with pytest.raises(PromptError, match=r"row 1 .*\(a text is where the template takes one item"):
+    with pytest.raises(PromptError, match=r"row 1 .*\(the template takes an item of a list"):
         load_prompts("hellaswag", 1, path)
     with pytest.raises(PromptError, match=r"row 1: endings is \"\['He .*, not a list of texts; write a list"):
         load_choices("hellaswag", 1, path)
@@ -317,12 +320,12 @@ def test_a_label_that_is_no_ending_is_refused(rows, label):
 
 @pytest.mark.parametrize("dataset", ["addition", "multiplication", "sums"])
 def test_a_file_is_read_for_what_is_drawn_otherwise(dataset, rows):
-    with pytest.raises(PromptError, match="no file .*nonexistent.jsonl; check the path"):
+    with pytest.raises(PromptError, match="there is no file .*nonexistent.jsonl; check the path"):
         load_prompts(dataset, 2, source="nonexistent.jsonl")
     with pytest.raises(PromptError, match="elsewhere is not a .jsonl"):
         load_prompts(dataset, 2, source="elsewhere")
     if dataset == "sums":
-        with pytest.raises(PromptError, match="no file .*nonexistent.jsonl; check the path"):
+        with pytest.raises(PromptError, match="there is no file .*nonexistent.jsonl; check the path"):
             load_examples(dataset, 2, source="nonexistent.jsonl")
     else:
         assert load_prompts(dataset, 1, rows({"a": 2, "b": 3}))[0].startswith("Give the answer directly: 2 ")
@@ -479,5 +482,5 @@ def test_questions_become_what_a_chat_model_reads(toy):
 def test_a_line_of_text_has_no_parts(tmp_path):
     (tmp_path / "mine.txt").write_text("5 + 7 = 12\n")
     for part in ("question", "answer"):
-        with pytest.raises(PromptError, match=rf"mine.txt row 1 is a text and has no {part}; give a .jsonl file"):
+        with pytest.raises(PromptError, match=rf"mine.txt row 1 is plain text and has no {part}; give a .jsonl file"):
             dl.load_prompts(tmp_path / "mine.txt", part=part)

@@ -23,7 +23,7 @@ def test_a_change_is_that_of_the_same_questions():
     found = accuracy_change(before, after)
     # 2 of 100 gained, 12 lost: d = (2.5 - 12.5) / 102, its error sqrt(15 - 100 / 102) / 102
     assert (found.value, found.low, found.high) == pytest.approx((-0.1, -0.1700, -0.0261), abs=1e-4)
-    with pytest.raises(ValueError, match="100 choices before and 10 after; ask both the same"):
+    with pytest.raises(ValueError, match="100 choices before and 10 after; measure the same choices both times"):
         accuracy_change(before, of([1] * 10))
 
 

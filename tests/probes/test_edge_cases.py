@@ -68,7 +68,7 @@ def test_integrated_gradients_of_an_improbable_answer_converge_too():
 
 def test_at_most_257_nodes_are_spent_and_a_warning_names_the_blocks_where_they_do_not_do():
     llm, _ = load("opt")
-    with pytest.warns(UserWarning, match=r"integrated gradients of blocks \[0, 1, 2, .*are not known better than"):
+    with pytest.warns(UserWarning, match=r"integrated gradients of blocks \[0, 1, 2, .*have estimated errors of up to"):
         found = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=0)
     assert found["n_nodes"].max() <= 257
 

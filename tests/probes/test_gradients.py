@@ -15,7 +15,7 @@ SUM, SHORT = ("5 + 7 + 5 = ", "17"), ("5 + 7 = ", "12")
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
 def test_bfloat16_takes_no_more_nodes_than_float32_and_states_a_bound_of_its_error():
     exact = dl.integrated_gradients(dl.load_model("toy-8l"), *SUM)
-    with pytest.warns(UserWarning, match="not known better than.*half precision is too coarse") as said:
+    with pytest.warns(UserWarning, match="have estimated errors of up to.*half precision is too coarse") as said:
         rough = dl.integrated_gradients(dl.load_model("toy-8l", dtype="bfloat16"), *SUM)
     assert len(said) == 1 and rough["n_nodes"].sum() <= exact["n_nodes"].sum()
     off = (rough["igrads"] - exact["igrads"]).abs().amax(1) / exact["igrads"].abs().amax(1)
@@ -23,7 +23,7 @@ def test_bfloat16_takes_no_more_nodes_than_float32_and_states_a_bound_of_its_err
 
 
 def test_max_nodes_and_what_is_missed_with_them(toy):
-    with pytest.warns(UserWarning, match=r"blocks \[0, 1.* not known better than .* raise max_nodes"):
+    with pytest.warns(UserWarning, match=r"blocks \[0, 1.* have estimated errors of up to .* raise max_nodes"):
         few = dl.integrated_gradients(toy, *SUM, max_nodes=20)
     assert few["n_nodes"].max() <= 20
     with pytest.raises(ValueError, match="max_nodes is 0; give a whole number of at least 9"):
@@ -54,7 +54,7 @@ def test_increments_converge_to_the_integral(toy):
 def test_increments_of_a_mixture_of_experts_count_jumps_that_gradients_do_not():
     llm, _ = load("mixtral")
     slopes = dl.integrated_gradients(llm, *SHORT, quadrature="riemann")
-    with pytest.warns(UserWarning, match="not known better than"):
+    with pytest.warns(UserWarning, match="have estimated errors of up to"):
         found = dl.integrated_gradients(llm, *SHORT, method="increments")
     jumps = (slopes["completeness"] / slopes["f_difference"]).abs()
     off = (found["igrads"] - slopes["igrads"]).abs().amax(1) / found["igrads"].abs().amax(1)

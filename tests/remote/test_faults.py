@@ -122,7 +122,7 @@ ANSWER = {"id": "x", "status": "COMPLETED", "description": ""}
 FAILED = ANSWER | {"status": "ERROR", "description": "the model is not deployed"}
 REFUSED = [
     # faults, exception, what it says, what the same call does, POSTs of it and of the rerun
-    ({"post": [401]}, remote.NotReady, "Invalid API key.*check NDIF_API_KEY", None, (1, 1)),
+    ({"post": [401]}, remote.NotReady, "Invalid API key.*NDIF_API_KEY \\(keys", None, (1, 1)),
     ({"post": [503] * 999}, remote.ServerUnreachable, "HTTP 503: .*Try later", "ask", (None, 1)),
     ({"post": [429] * 999}, remote.ServerUnreachable, "the server asks to wait .HTTP 429: .*later", "ask", (None, 1)),
     ({"post": [502]}, remote.ServerUnreachable, "HTTP 502: .*Try later.*may be running", "send", (1, 1)),
@@ -208,7 +208,7 @@ def test_jobs_of_one_result_are_joined_unless_their_model_was_deployed_again_bet
     kept = Journal(tmp_path)
     kept.finish([first])
     if models == ("a", "a"):
-        with pytest.raises(remote.RemoteError, match="deployed the model again between two jobs"):
+        with pytest.raises(remote.RemoteError, match="redeployed the model between two jobs"):
             kept.finish([last])
     else:
         kept.finish([last])
@@ -297,7 +297,7 @@ def test_a_host_whose_name_is_not_known_is_refused_before_a_job_is_kept(llm, mon
         dl.logit_lens(llm, TEXTS, remote=remote)
     assert not journal()
     monkeypatch.setenv("NDIF_HOST", "junk")
-    with pytest.raises(dl.RemoteError, match="NDIF_HOST='junk' is not a host; use a URL"):
+    with pytest.raises(dl.RemoteError, match="NDIF_HOST='junk' is not valid; use a URL"):
         dl.logit_lens(llm, TEXTS, remote=True)
 
 

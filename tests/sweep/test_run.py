@@ -38,7 +38,7 @@ def test_what_a_result_says_of_itself_is_what_was_measured(cell):
     with pytest.raises(TypeError):
         run.result("logit_lens", lambda llm: dl.logit_lens(llm, run.prompts[:2]))  # a call of one's own
     for name in ("prompts", "remote"):
-        with pytest.raises(ParamsError, match=f"^{name} is the run's own; for another call dl.logit_lens"):
+        with pytest.raises(ParamsError, match=f"^{name} is set by the run; for a different one, call dl.logit_lens"):
             run.result("logit_lens", **{name: run.prompts[:2]})
     with pytest.raises(ParamsError, match='argument of logit_lens "lense" is not known; did you mean lens?'):
         run.result("logit_lens", lense=1)
