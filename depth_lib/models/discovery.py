@@ -38,8 +38,6 @@ _MIXER = re.compile(r"attn|attention|mamba|mixer", re.IGNORECASE)
 # Fake tensors log the traceback of every error.
 _QUIET = mock.patch.object(logging.getLogger(FakeTensor.__module__), "disabled", True)
 
-Addend = tuple[str, float, str | None]  # a module's path, the factor of its output, a parameter added to that
-
 
 class Mark(torch.autograd.Function):
     """The identity, as an autograd node that records a module's call.

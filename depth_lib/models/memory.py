@@ -10,7 +10,6 @@ from transformers.utils.import_utils import is_bitsandbytes_available
 
 from ..hub import without_retries
 from ..params import not_among
-from ..residual.ranks import from_rank_0
 from .errors import ModelError, reason
 from .families import auto_class, read_config, without_weights
 
@@ -29,18 +28,14 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, full) or bool(re.search("allocate memory|not enough memory", str(error)))
 
 
-def check_fits(
-    source: str, revision: str | None, dtype: str, quantization: str | None, device_map: str | None, n_ranks: int = 1
-) -> None:
+def check_fits(source: str, revision: str | None, dtype: str, quantization: str | None, device_map: str | None) -> None:
     """Raise DoesNotFit if the config's weights, in this dtype or quantisation, exceed the free memory.
 
     It does nothing without a config, or for a quantised checkpoint.
     """
     check_devices(device_map)
     needed = _n_weights(source, revision) * (QUANTIZATIONS.get(quantization or "") or getattr(torch, dtype).itemsize)
-    # decided together, or one rank would stop alone
-    needed, free = from_rank_0((needed, _free_bytes(device_map, n_ranks)), n_ranks > 1)
-    if needed > free:
+    if needed > (free := _free_bytes(device_map)):
         raise DoesNotFit(
             f"{source} needs {needed / 1e9:.1f} GB for its weights in {quantization or dtype}, and {free / 1e9:.1f} GB "
             "are free; use QUANTIZATION 8bit or 4bit, a smaller model, a larger machine, or NDIF (REMOTE=1)"
@@ -56,11 +51,9 @@ def _n_weights(source, revision):
     return 0
 
 
-def _free_bytes(device_map, n_ranks):
+def _free_bytes(device_map):
     """The free bytes of the devices for the weights."""
     gpus = [torch.cuda.mem_get_info(gpu)[0] for gpu in range(torch.cuda.device_count())]
-    if n_ranks > 1 and gpus:
-        return n_ranks * min(gpus[:n_ranks])  # equal shares
     memory = psutil.virtual_memory().available
     if device_map == "cpu" or not gpus:
         return memory

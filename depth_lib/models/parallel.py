@@ -5,12 +5,10 @@ the whole tensors, and every rank runs the same code, because collectives wait f
 decides what runs next must be the same on all ranks, or be decided by rank 0.
 """
 
-import datetime
 import hashlib
 import os
 
 import nnsight
-import torch
 import torch.distributed as dist
 import transformers
 from nnsight import TransformersModel
@@ -39,14 +37,6 @@ def check_ranks(n_ranks: int) -> None:
     )
 
 
-def join_ranks(n_ranks: int) -> None:
-    """Wait for the other ranks, so that rank 0 can decide before any rank loads a model."""
-    check_ranks(n_ranks)
-    if n_ranks > 1 and not dist.is_initialized():
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=datetime.timedelta(hours=2))  # loading takes long, and times differ
-
-
 def check_degree(name: str, config: PreTrainedConfig, n_ranks: int) -> None:
     """Raise ModelError if the model's heads or widths cannot be divided by `degree`, or these versions cannot load
     slices.
@@ -60,11 +50,6 @@ def check_degree(name: str, config: PreTrainedConfig, n_ranks: int) -> None:
         check_tp_request(config, n_ranks if n_ranks > 1 else None)
     except UnshardableCheckpoint as error:
         raise ModelError(f"{name} cannot be split over {n_ranks} GPUs: {error}") from error
-
-
-def is_first() -> bool:
-    """Whether this process writes results: rank 0, or the only process."""
-    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def check_same(llm: TransformersModel, what: str, value: object) -> None:

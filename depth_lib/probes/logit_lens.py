@@ -141,9 +141,9 @@ def _following(llm, measured, prompts, answers):
     return [[*ids, end] for ids, end in zip(following, last, strict=True)]
 
 
-def settling(jsd: torch.Tensor, g: float = 0.5) -> torch.Tensor:
-    """The first layer c [T] at which jsd [T, L] has been at most g bits; L where it never is."""
-    return (jsd.float().cummin(1).values > g).sum(1).float()
+def settling(jsd: torch.Tensor) -> torch.Tensor:
+    """The first layer c [T] at which jsd [T, L] has been at most 0.5 bits; L where it never is."""
+    return (jsd.float().cummin(1).values > 0.5).sum(1).float()
 
 
 def measure_logit_lens(llm, arch, prompts, generate=0, all_measures=True, settings=None, lens=None, losses=True):

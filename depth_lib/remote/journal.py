@@ -70,11 +70,3 @@ def journalled(artifact: str | Path) -> Iterator[list[dict]]:
     finally:
         _JOURNAL.reset(token)
     shutil.rmtree(beside.folder, ignore_errors=True)
-
-
-def total_cost(jobs: list[dict]) -> str:
-    """How long the jobs of these artifacts ran in all."""
-    costs = [job.get("cost") for job in jobs]
-    times = [cost.get("runtime") for cost in costs if isinstance(cost, dict)]
-    seconds = sum(time for time in times if isinstance(time, int | float))  # from a server: check the type
-    return f"{len(jobs)} jobs on the server: {seconds:.1f} s in all"

@@ -128,13 +128,3 @@ def differing(stored: Mapping, asked: Mapping) -> list[str]:
 
 
 _HASHES = ("weights", "prompts", "responses", "examples", "choices", "baseline")
-_SAID = "model_id commit revision weights dtype quantization n_prompts source prompts_hash where date versions blocks"
-
-
-def made_from(meta: Mapping) -> str:
-    """The origin of a result in one line, as far as known: model, revision, dtype, prompts, where, when, versions."""
-    if not meta:
-        return "not known, the files have no meta (not written by depth_lib)"
-    versions = " ".join(f"{package} {version}" for package, version in meta.get("versions", {}).items())
-    said = {**meta, "versions": versions, "n_prompts": f"{meta['n_prompts']} prompts" if "n_prompts" in meta else ""}
-    return "; ".join(str(said[key]) for key in _SAID.split() if said.get(key))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.prompts import ANSWER, QUESTION
-from ..params import FIVE_PROBES, listed
+from ..params import listed
 
 
 class ArtifactError(Exception):
@@ -206,12 +206,10 @@ ARTIFACTS = {
 }
 
 RECORD = "run.json"  # in a run's folder: what its results were made from, and the parameters of its last command
-BY_LENS = "@lens="  # in the name of a result of `logit_lens` with a trained lens
 RANDOM = {"weights": "random"}  # what a control's call changes
 BY_RANDOM = "@weights=random"  # ends the name of its result
 TABLE_PROBES = ("relative_contribution", "logit_lens")
 LEVEL_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
-FURTHER_PROBES = tuple(probe for probe in ARTIFACTS if probe not in FIVE_PROBES)  # run only if PROBES names them
 
 # Results that no run makes: of two models, in `out/linear_maps/`, and of choices, with an axis more for several orders.
 MAPS = Schema("linear_map", "M N: relative; N: relative_mean best; P: n_tokens; P M N: relative_sums")

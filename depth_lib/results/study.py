@@ -117,11 +117,6 @@ class Study(dict):
         """(dataset, model) -> result of one probe, models and data sets in the study's order."""
         return {(dataset, model): result for (dataset, model, other), result in self.items() if other == probe}
 
-    @property
-    def with_depths(self) -> list[str]:
-        """All data sets but those that have levels of difficulty only."""
-        return [dataset for dataset in self.datasets if self._has_depths(dataset)]
-
     def missing(self) -> list[str]:
         """A line for each model × data set that lacks a probe which another has there, with the command to run it."""
         lines = []

@@ -19,7 +19,7 @@ from depth_lib.models.families import known
 from depth_lib.probes import residual_erasure
 from depth_lib.remote import NotReady, journalled
 from depth_lib.remote.job import Job
-from depth_lib.remote.journal import Journal, total_cost
+from depth_lib.remote.journal import Journal
 from tests.calls import EVERY, TEXTS
 from tests.marks import slow
 from tests.probes.comparing import TOLERANCE
@@ -235,13 +235,6 @@ def test_of_two_equal_calls_at_once_the_second_takes_the_firsts_result(lens_ther
         assert submitted() == 1 and not journal()
         same(lens_there(), truth)
         assert submitted() == 2 and not journal()
-
-
-def test_a_cost_that_the_server_does_not_tell_counts_nothing():
-    costs = [{"id": "a", "cost": {"runtime": None}}, {"id": "b", "cost": None}, {"id": "c", "cost": {"runtime": 2.0}}]
-    assert total_cost(costs) == "3 jobs on the server: 2.0 s in all"
-    odd = [{"cost": {"runtime": "x"}}, {"cost": {"runtime": [1]}}, {"cost": 5}, {"cost": {"runtime": 2}}]
-    assert total_cost(odd) == "4 jobs on the server: 2.0 s in all"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from depth_lib.models.gguf import WHEELS
 from depth_lib.results.provenance import (
     differing,
     fingerprint,
-    made_from,
     prompts_hash,
     record_in,
     strays,
@@ -126,9 +125,3 @@ def test_only_what_both_say_is_compared():
         "different prompts",
         "different weights",
     ]
-
-
-def test_the_origin_of_a_result_is_one_line():
-    meta = {"model_id": "a", "n_prompts": 3, "versions": {"torch": "2", "nnsight": "0.8"}, "seed": 1}
-    assert made_from(meta) == "a; 3 prompts; torch 2 nnsight 0.8" and made_from({"model_id": "a"}) == "a"
-    assert made_from({}) == "not known, the files have no meta (not written by depth_lib)"

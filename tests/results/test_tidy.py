@@ -1,5 +1,7 @@
 """Every result as one tidy frame."""
 
+import re
+
 import pytest
 
 import depth_lib as dl
@@ -81,4 +83,6 @@ def test_data_sets_with_levels_of_difficulty_only_have_no_depths(tmp_path):
     }
     for dataset, names in probes.items():
         write_run(tmp_path, dataset, "toy-4l", 4, names)
-    assert {*Study(tmp_path).with_depths} == {"gsm8k", "hellaswag", "mquake"}
+    lines = "\n".join(Study(tmp_path).missing())
+    lacking = re.findall(r"no artifact for (\w+) × toy-4l \(.*(?:logit_lens|relative_contribution).*\); run", lines)
+    assert {*lacking} == {"gsm8k", "hellaswag", "mquake"}
