@@ -44,14 +44,14 @@ def standard_error(without_each: np.ndarray) -> np.ndarray:
     return np.sqrt((len(without_each) - 1) * without_each.var(0))
 
 
-def half_width(without_each: np.ndarray, level: float = LEVEL) -> np.ndarray:
+def half_width(without_each: np.ndarray) -> np.ndarray:
     """Half of the interval: Student's quantile times the standard error."""
-    return student(len(without_each) - 1, level) * standard_error(without_each)
+    return student(len(without_each) - 1) * standard_error(without_each)
 
 
-def student(free: int, level: float = LEVEL) -> float:
+def student(free: int) -> float:
     """The quantile of Student's t where an interval ends; NaN without a degree of freedom."""
-    return float(stdtrit(free, (1 + level) / 2))
+    return float(stdtrit(free, (1 + LEVEL) / 2))
 
 
 class Gaps(NamedTuple):
@@ -66,8 +66,8 @@ class Gaps(NamedTuple):
     def __getitem__(self, layer: int) -> "Gaps":
         return Gaps(self.value[layer], self.without_each[:, layer])
 
-    def band(self, level: float) -> tuple[np.ndarray, np.ndarray]:
-        half = half_width(self.without_each, level)
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        half = half_width(self.without_each)
         return self.value - half, self.value + half
 
 
@@ -94,19 +94,19 @@ def equal_prompts(result: Mapping, rule: Rule) -> str:
     return EQUAL if (without_each == without_each[0]).all() else ""
 
 
-def depth_interval(result: Mapping, rule: Rule, level: float = LEVEL) -> tuple[int | None, int | None]:
+def depth_interval(result: Mapping, rule: Rule) -> tuple[int | None, int | None]:
     """The first and the last layer that the rule may find; None for an end that the prompts do not limit.
 
     NoInterval for a result without sums per prompt, or of fewer than 3 prompts.
     """
-    layers = _layers(result, rule, gaps := gaps_of(result, rule), level)
+    layers = _layers(result, rule, gaps := gaps_of(result, rule))
     low, high = (None if end in (-1, len(gaps.value) - 1) else end for end in (layers[0], layers[-1]))
     return low, high
 
 
-def _layers(result: Mapping, rule: Rule, gaps: Gaps, level: float) -> range:
+def _layers(result: Mapping, rule: Rule, gaps: Gaps) -> range:
     """The layers that a rule may find, numbered as by `possible_layers`."""
-    found = [int(layer) for layer in possible_layers(rule, *gaps.band(level))]
+    found = [int(layer) for layer in possible_layers(rule, *gaps.band())]
     found += [depth for depth in [rule.depth(result)] if depth is not None]
     return range(min(found), max(found) + 1)
 
@@ -135,9 +135,7 @@ def same_prompts(first: Mapping, second: Mapping) -> bool:
     return bool(hashes[0]) and hashes[0] == hashes[1]
 
 
-def difference_interval(
-    first: Mapping, second: Mapping, rule: Rule, level: float = LEVEL
-) -> tuple[float | None, float | None]:
+def difference_interval(first: Mapping, second: Mapping, rule: Rule) -> tuple[float | None, float | None]:
     """The ends of the difference of two ratios, second − first; None for an end that the prompts do not limit.
 
     The interval holds every pair of depths (a, b) with a in the first interval and b in the second. Half widths add
@@ -148,9 +146,9 @@ def difference_interval(
     results, paired = (first, second), same_prompts(first, second)
     gaps = [gaps_of(result, rule) for result in results]
     n_layers = [len(of_one.value) for of_one in gaps]
-    pairs = [*product(*(_layers(result, rule, of_one, level) for result, of_one in zip(results, gaps, strict=True)))]
+    pairs = [*product(*(_layers(result, rule, of_one) for result, of_one in zip(results, gaps, strict=True)))]
     if paired and not rule.last_turn and n_layers[0] == n_layers[1]:
-        pairs = [(a, b) for a, b in pairs if a == b or _may_differ(gaps, (a, b), level)]
+        pairs = [(a, b) for a, b in pairs if a == b or _may_differ(gaps, (a, b))]
     last = n_layers[0] - 1, n_layers[1] - 1
     differences = [(b + 1) / n_layers[1] - (a + 1) / n_layers[0] for a, b in pairs]
     low = None if any(a == last[0] or b == -1 for a, b in pairs) else min(differences)
@@ -164,10 +162,10 @@ def open_ends(low: float | None, high: float | None) -> str:
     return f"no {without} limit: the data are also consistent with no effective depth" if without else ""
 
 
-def _may_differ(gaps: Sequence[Gaps], pair: tuple[int, int], level: float) -> bool:
+def _may_differ(gaps: Sequence[Gaps], pair: tuple[int, int]) -> bool:
     """Whether the earlier depth's model may have crossed there while the other had not yet before its own."""
     early = int(pair[1] < pair[0])
-    low, _ = (gaps[early][pair[early]] - gaps[1 - early][pair[1 - early] - 1]).band(level)
+    low, _ = (gaps[early][pair[early]] - gaps[1 - early][pair[1 - early] - 1]).band()
     return bool(low < 0)
 
 
