@@ -277,9 +277,8 @@ class Run:
         return self.source not in (*NAMED_SOURCES, "drawn") or self.has_responses
 
     def check(self) -> None:
-        """Raise ValueError for a file without a lens, a lens of another depth or width than the model, a tokenizer
-        without a template for CHAT, and prompts that are all too short. Reads the lens, the config and the tokenizer,
-        not the weights.
+        """Raise ValueError for a LENS that does not fit the model, a tokenizer without a template for CHAT, and prompts
+        that are all too short. Reads the lens, the config and the tokenizer, not the weights.
         """
         params, source = self.params, self._weights
         of_future = self._is_own and any("modes" in ARTIFACTS[probe].settings for probe in params.PROBES)

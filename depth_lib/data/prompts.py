@@ -137,8 +137,8 @@ def chat_prompts(
     - system: the system message, if any
     - template_options: options of the template, such as enable_thinking=False
 
-    Raises ValueError for a tokenizer without a chat template, an option that the template does not read, a question
-    that contains the template's special tokens, or messages that it refuses or drops.
+    Raises ValueError for a tokenizer without a chat template, an option that the template does not read, or messages
+    that it refuses or drops. A question must not contain the template's special tokens.
     Cost: no forward pass.
     """
     from .tokens import template_marks, texts_of

@@ -162,13 +162,13 @@ def _orders(kind: str, sizes: Mapping[int, str]) -> Callable[[Mapping], Values]:
 
 
 _GRADIENTS = (
-    "Attribution of the summed probabilities of the answer's tokens to {} at each token. The colour scale "
+    "How much {} at each token contributes to the summed probabilities of the answer's tokens. The colour scale "
     "ends at the 98th percentile of all tokens but the first."
 )
 _SKIPS = (
-    "Largest relative change in what a later block adds (column) when a block's {} is skipped (row). Future tokens: it "
-    "is skipped before a position drawn at random, and the change is measured from there on. All tokens: it is skipped "
-    "everywhere but at the first token. Values above 1 share the last colour."
+    "Largest relative change in what a later block (column) adds when a block's {} (row) is skipped. Future tokens: it "
+    "is skipped before a random position, and the change is measured from there on. All tokens: it is skipped at "
+    "every token but the first. Values above 1 share the last colour."
 )
 
 
@@ -217,8 +217,9 @@ KINDS: dict[str, Kind] = {
             "layer_cos": r"block: $\mathrm{cossim}(a + m, h)$",
         },
         "Cosine similarity of contributions and residual stream",
-        "Above zero an update strengthens what is there, below zero it erases. The effective depth is the last block "
-        "before the mean of the three rises through zero. The wide part of the curve is the interval of the depth.",
+        "Updates with a positive cosine strengthen what is there; those with a negative one erase it. The effective "
+        "depth is the last block before the mean of the three rises through zero. The thick part of the curve is its "
+        "interval.",
         "Cosine similarity",
         rule="cosine",
     ),
@@ -230,7 +231,7 @@ KINDS: dict[str, Kind] = {
             "rc_layer": "block: $||a + m|| / ||h||$",
         },
         "Relative contribution to the residual stream",
-        "Length of each update relative to what it is added to, mean over tokens.",
+        "Norm of each update relative to what it is added to, mean over tokens.",
         "Mean relative contribution",
         log=True,
     ),
@@ -340,7 +341,7 @@ KINDS: dict[str, Kind] = {
         "direct_effects",
         {"direct_att": "attention", "direct_mlp": "MLP"},
         "Direct effect on the answer",
-        "How much less likely each token of the answer is without what this part adds to the last residual (nats).",
+        "Fall in each answer token's log-probability (nats) without what this part adds to the final residual stream.",
         BLOCK,
         "Token of the answer",
         "answer map",
@@ -349,8 +350,8 @@ KINDS: dict[str, Kind] = {
         "block_accuracy",
         _worth,
         "What each block is worth",
-        "Without the block: rise in the loss of the right endings, and fall of the accuracy with its paired 95 % "
-        "interval. Circled: only one of the two says that the block matters.",
+        "Rise in the loss of the right endings, and fall in accuracy with its paired 95 % interval, when the block is "
+        "removed. Circled blocks matter by only one of the two measures.",
         "Cost",
         "Removed block",
         "worth",
@@ -359,7 +360,7 @@ KINDS: dict[str, Kind] = {
         "answer_lens",
         _ranks,
         "Rank of each token of the answer, layer by layer",
-        "Rank 1: the layer would say it. The last point is the model's own output.",
+        "Rank 1 is the layer's most likely token. The last point is the model's output.",
         "Rank",
         INPUT,
         log=True,
@@ -421,8 +422,8 @@ KINDS: dict[str, Kind] = {
             f"{part}_removal",
             {"removal_loss": ""},
             f"Cost of removing the {part.replace('mlp', 'MLP')} of several blocks",
-            "Rise in the loss (nats per token) when the parts up to this place in the order are removed, cheapest "
-            "first (LLM-Drop).",
+            "Rise in the loss (nats per token) when the parts up to this place in the order are removed. The "
+            "cheapest are removed first (LLM-Drop).",
             "Loss increase (nats)",
             "Place in the order of removal, from 0",
         )

@@ -33,9 +33,9 @@ def accumulate(moments: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
 def solve(fit: torch.Tensor, choose: torch.Tensor) -> tuple[float, torch.Tensor]:
     """The map of one pair from its moments; the ridge is the one with the least squares on the moments to choose.
 
-    Writes [Wᵀ; b] [d_s + 1, d_t] over XᵀWY in `fit`; returns λ in STRENGTHS' unit and the weighted mean of the target
-    [d_t], the best map that ignores the source. With XᵀWX = Q Λ Qᵀ (centred) all strengths share one factorisation:
-    W(λ) = Q (Λ + λ)⁻¹ Qᵀ XᵀWY. The squares are those of W up to what no W changes.
+    Writes [Wᵀ; b] [d_s + 1, d_t] over XᵀWY in `fit`. Returns λ in STRENGTHS' unit, and the weighted mean of the target
+    [d_t], which is the best map that ignores the source. With XᵀWX = Q Λ Qᵀ (centred) all strengths share one
+    factorisation: W(λ) = Q (Λ + λ)⁻¹ Qᵀ XᵀWY. The squares are those of W up to what no W changes.
     """
     d = len(fit) - 1
     mean = fit[d] / fit[d, d]

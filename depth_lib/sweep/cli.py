@@ -92,8 +92,10 @@ class Options(Params):
         return self.model_dump(include={*Params.model_fields} - {*but}, exclude_unset=True)
 
     def runs(self) -> list[Run]:
-        """Every model with every data set, model by model. Without PROBES each data set has those of its params file; a
-        probe that reads no prompts is on one of a model's data sets only: GSM8K, or the first."""
+        """Every model with every data set, model by model. By default, each data set has the probes of its params file.
+
+        A probe that reads no prompts runs on only one data set per model: GSM8K, or the first.
+        """
         datasets = sorted(dict.fromkeys(self.DATASETS) or PAPER_DATASETS, key=lambda name: name != "gsm8k")
         if problem := not_among(ARTIFACTS, "PROBES", *self.PROBES):
             raise ParamsError(problem)
