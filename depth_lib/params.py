@@ -147,7 +147,7 @@ class DatasetFile(Params):
 
 
 def checked(values: Mapping, kind: type[BaseModel] = Params) -> dict:
-    """These values, each of its field's type; None means: not given. ParamsError with a line per problem."""
+    """The values other than None, each converted to its field's type. Raises ParamsError with a line per problem."""
     given = {str(key): value for key, value in values.items() if value is not None}
     try:
         return kind.model_validate(given).model_dump(exclude_unset=True)

@@ -15,10 +15,12 @@ _TABLES = (*FORMATS, ".json", ".tsv", ".xlsx", ".gz")  # what the name of a file
 
 
 def texts_of(texts: object, name: str = "prompt") -> list[str]:
-    """The texts as a list; ValueError for none, for names of files and data sets, for tables, whose column names would
-    be measured, and for other things.
+    """The texts as a list.
 
-    name: of one text, in messages.
+    Raises ValueError without texts, for the name of a file or a data set, for a table, and for anything else that is
+    not a text.
+
+    name: what messages call a text.
     """
     texts = [texts] if isinstance(texts, str) else [] if texts is None else texts
     if _columns(texts) is not None:

@@ -29,9 +29,11 @@ ROUNDING = 1e-3  # by which a value may be outside its limits
 class Rule:
     """The first layer l with gap[l] < 0; if `last_turn`, the last one with gap[l] < 0 <= gap[l + 1].
 
-    title: its name. probe, keys: the result that it reads; the curve is the mean of its keys. gap: from curves
-    [..., L] to their distance from the level. no_signal: why a result tells no depth by this rule, "" if it does.
-    limits: between which the values of each key are.
+    - title: the rule's name
+    - probe, keys: the result that the rule reads; the curve is the mean of the keys
+    - gap: turns curves [..., L] into their distance from the threshold
+    - no_signal: why a result has no depth by this rule, or ""
+    - limits: the smallest and largest possible value of each key
     """
 
     title: str

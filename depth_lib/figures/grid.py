@@ -82,7 +82,7 @@ def figure_of(kind: Kind, result: Mapping, title: str | None = None) -> Figure:
 
 
 def by_name(result: Mapping) -> Mapping[str, Mapping]:
-    """Several results by their names; one result under "". ValueError for one that was edited."""
+    """Several results by name; a single result has the name "". Raises ValueError for one that was edited."""
     several = result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
     return {str(name): fitting(one) for name, one in several.items()}
 
@@ -143,7 +143,7 @@ def summary_figure(depths: pd.DataFrame) -> Figure:
     """Every depth as a share of the model's: a row per model, a dot per data set with its interval.
 
     depths: what `effective_depth.tables.depths` returned. A hollow dot has no interval, or an end without a limit.
-    Diamonds: as published. Crosses: the same architecture with random weights.
+    Diamonds are published depths, and crosses are the same architecture with random weights.
     """
     names = (depths.model + ", " + depths.variant.where(depths.variant != CONTROL, "")).str.rstrip(", ")
     models, datasets = [*names.unique()], depths.dataset.unique()
@@ -192,7 +192,7 @@ def save_figures(study: Study, folder: str | Path) -> dict[str, list[Path]]:
 def save(figure: Figure, path: Path, put: Callable = write_together) -> Path:
     """Write a figure as .png, and as .pdf beside it, with one layout; the same results give the same bytes.
 
-    put: how both are written.
+    put: the function that writes both files.
     """
     png, pdf = io.BytesIO(), io.BytesIO()
     path.parent.mkdir(parents=True, exist_ok=True)

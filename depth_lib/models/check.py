@@ -102,7 +102,7 @@ def state_of(model: PreTrainedModel) -> list:
 
 
 def running(llm: TransformersModel) -> dict[str, str | bool | None]:
-    """The running model in plain words: dtype, kind of weights, attention implementation, device, torch. Travels."""
+    """The running model's dtype, kind of weights, attention, device and torch version; runs on a server too."""
     model = llm._module
     weights = [(type(part).__name__, p) for part in model.modules() for p in part.parameters(recurse=False)]
     kinds = sorted({kind for kind, p in weights if p.dim() > 1 and "mbedding" not in kind})

@@ -65,8 +65,8 @@ def _free_bytes(device_map):
 def give_back_at_once(module: torch.nn.Module) -> None:
     """Make glibc return freed tensors to the system, if the weights on the CPU have 1 GiB or more.
 
-    By default it keeps freed memory: for a model of 1.5B, two to four times what a probe holds. Returning it costs
-    a tenth of such a model's time, and a quarter of a small one's. The setting holds for the process.
+    By default glibc keeps freed memory: for a model of 1.5B parameters, two to four times what a probe needs. Returning
+    it costs a tenth of the time for such a model, and a quarter for a small one. The setting holds for the process.
     """
     if sum(weight.nbytes for weight in module.parameters() if weight.device.type == "cpu") >= 2**30:
         with suppress(OSError, TypeError, AttributeError):  # only glibc has this setting

@@ -108,8 +108,9 @@ def sent_once(tracer, llm, arch):
 def read_block(block, arch, h, read=None):
     """a, m and what leaves a block that h [B, T, d] enters; a and m are what attention and MLP add, float32.
 
-    0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds. read:
-    from `sent_once`.
+    A part that the block does not have is 0. If the two cannot be told apart, a is all that the block adds.
+
+    read: from `sent_once`.
     """
     of_parts = parts(block, arch).values() if arch.parts else ()
     after = leaving(block) if read else None

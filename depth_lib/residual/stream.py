@@ -29,7 +29,7 @@ from .residual_stream import (
 
 
 def read_residuals(llm, arch):
-    """h_0..h_L [T, d] of a trace's prompt, copies, as some families add in place. For use before anything is read."""
+    """h_0..h_L [T, d] of a trace's prompt. Copies, because some families add in place. Call it first in a trace."""
     h = entering(llm.blocks[0]).clone()
     found = [h[0]]
     for block in llm.blocks:
@@ -42,7 +42,7 @@ def read_residuals(llm, arch):
 def read_blocks(tracer, llm, arch):
     """For each block h_l, what attention and MLP add, a and m (float32), and h_{l+1}: copies, [1, T, d] each.
 
-    For use before anything is read. Where a and m cannot be told apart, a is all that the block adds and m is 0.
+    Call it first in a trace. If a and m cannot be told apart, a is all that the block adds and m is 0.
     """
     read = sent_once(tracer, llm, arch)
     h = entering(llm.blocks[0]).clone()
@@ -110,8 +110,9 @@ def run(stream, rows, updates=False):
     """Run all rows to their ends, and return the clean final residual stream [T, d] to compare them with.
 
     The first block that any row waits for runs next, for all rows that wait for it; so a row costs nothing before
-    it starts. If batches round differently, the clean residuals are those of an unmodified row beside them. updates:
-    also compare the blocks' contributions.
+    it starts. If batches round differently, the clean residuals are those of an unmodified row in the same batch.
+
+    updates: also compare the blocks' contributions.
     """
     h, n_layers, begin = [*stream.h], stream.arch.n_layers, min(row.start for row in rows)
     ahead, clean = sorted(rows, key=lambda row: row.start), None
@@ -165,8 +166,8 @@ def relative_change(changed, c):
 def output_changes(stream, rows, damage=False, updates=False, tick=None):
     """Run all rows; for each, the change of the outputs at its positions, [4 or 1, len(read)] (see `output_change`).
 
-    damage: all four measures, or ‖y − ȳ‖₂ only. updates: as for `run`. tick(share): called with the share of work
-    done.
+    damage: all four measures, or ‖y − ȳ‖₂ only. updates: as for `run`. tick: called with the share of the work that
+    is done.
     """
     found, ids = {}, stream.ids
     moved = torch.zeros(len(rows), stream.arch.n_layers, dtype=torch.float32, device=stream.h[-1].device)
