@@ -1,4 +1,4 @@
-# A study: each model x data set is one executed notebook with its results beside it. python -m depth_lib.sweep knows which
+# A study: each model x data set is one executed notebook with its results beside it. python -m depth_lib knows which
 # runs there are, which are missing and how each ended; make passes on its variables, -j and -k.
 
 PYTHON ?= python3
@@ -33,7 +33,7 @@ table: ## make the table and figures of the results in OUT
 status: ## list the finished, missing, running and failed results in OUT
 demo real sweep: ARGS += $(FLAGS)
 demo real sweep table status: $(READY)
-	@exec $(PY) -m depth_lib.sweep $@ $(ARGS)
+	@exec $(PY) -m depth_lib $@ $(ARGS)
 
 pictures: $(READY) ## draw docs/*.png from outputs/real and outputs/demo
 	@exec $(PY) docs/pictures.py

@@ -218,4 +218,5 @@ def _probe_of(name: str, result: Mapping) -> str:
     partly = [probe for probe, schema in ARTIFACTS.items() if result.keys() & schema.shapes.keys()]
     if whole or partly:
         return (whole or partly)[0]
-    raise ValueError(f'"{name}" is not the result of a probe; its keys are {", ".join(map(str, result))}')
+    several = "; call compare for each probe" * all(isinstance(one, Mapping) for one in result.values())
+    raise ValueError(f'"{name}" is not the result of a probe; its keys are {", ".join(map(str, result))}{several}')

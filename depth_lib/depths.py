@@ -60,7 +60,8 @@ def effective_depths(
         return found[""] if [*found] == [""] else pd.concat(found, names=["model"])
     if not isinstance(of, TransformersModel):
         raise ValueError(
-            'give a result, several by name ({"base": a, "tuned": b}), or a model from dl.load_model with its prompts'
+            'give a result or dl.load_artifact(path), several by name ({"base": a, "tuned": b}), or a model from '
+            "dl.load_model with its prompts"
         )
     prompts = [prompts] if isinstance(prompts, str) else list(() if prompts is None else prompts)
     if not prompts:

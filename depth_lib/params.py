@@ -172,7 +172,9 @@ def load_params(path: Path) -> dict:
         text = path.read_text(encoding="utf-8")
         if twice := re.search(r"(?ms)^(\w+)\s*:.*^\1\s*:", text):
             raise ParamsError(f"{twice[1]} is given twice; delete one")
-        values = checked(dict(yaml.safe_load(text) or {}), kind)
+        if not isinstance(read := yaml.safe_load(text) or {}, dict):
+            raise ParamsError(f"it is not a dict, but a {type(read).__name__}; write lines KEY: VALUE")
+        values = checked(read, kind)
         if values.keys() >= {"REPOSITORY", "FILE"}:
             raise ParamsError("FILE is in place of REPOSITORY; delete one")
         for name in ("TEMPLATE", "QUESTION_TEMPLATE"):
@@ -193,7 +195,7 @@ def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
     files = {}
     for root in (PARAMS, Path("params")):
         own = {}
-        for path in sorted(root.glob("models/*/*.yaml" if kind == "models" else "datasets/*.yaml")):
+        for path in sorted(root.glob("models/*/*.y*ml" if kind == "models" else "datasets/*.y*ml")):
             if path.stem in own:
                 raise ParamsError(f"{own[path.stem]} and {path} have the same name; rename one of them")
             own[path.stem] = path

@@ -102,6 +102,8 @@ def _absolute(name: str, value: Any) -> Any:
 def _model_values(name: str, model_id: str | None) -> dict:
     """The parameters of a model: those of its params file, or of the checkpoint at this place."""
     if known := find_model(name):
+        if model_id in params_files("models") and model_id != known["MODEL_ID"]:
+            raise ParamsError(f"MODEL_ID is {model_id}, and {name} is a different model; give a name of your own")
         return known
     place = model_id or name
     path = in_project(place)
@@ -209,7 +211,10 @@ class Run:
             control, passes = "CONTROL draws random weights", "PASSES unrolls the model"
             here = {control: params.CONTROL, passes: params.PASSES > 1, f"{params.MODEL} is": of_model}
             if what := next((what for what, is_asked in here.items() if is_asked), ""):
-                raise ParamsError(f"{what} on this machine, and REMOTE runs on a server; give only one of them")
+                raise ParamsError(
+                    f"{what} on this machine, and REMOTE runs on a server; give only one of them, or REMOTE local "
+                    "to rehearse a remote run here"
+                )
         self.folder = self.out / self.dataset / self.model
         self.name = f"{self.dataset} × {self.model}"
         if prompts is None and not (self.folder / RECORD).exists():

@@ -39,7 +39,7 @@ def run(file):
         options = {"MODELS": [MODEL], "DATASETS": datasets, "PROBES": probes, "MODEL_ID": [file], "DTYPE": [dtype]}
         options |= {"SOURCE": ["sample"], "N_EXAMPLES": ["10"], "OUT": [str(STUDIES[dtype])]}
         flags = [word for name, values in options.items() for word in (f"--{name}", *values)]
-        subprocess.run([sys.executable, "-m", "depth_lib.sweep", "sweep", *flags], check=True)
+        subprocess.run([sys.executable, "-m", "depth_lib", "sweep", *flags], check=True)
 
 
 def depth_table(studies):

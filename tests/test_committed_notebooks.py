@@ -60,7 +60,7 @@ def test_the_probe_notebook_names_every_probe_and_every_dataset():
 def test_the_docs_and_the_commands_help_name_every_probe():
     readme = (Path(__file__).parents[1] / "docs/results.md").read_text()
     said = subprocess.run(
-        [sys.executable, "-m", "depth_lib.sweep", "sweep", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "depth_lib", "sweep", "--help"], capture_output=True, text=True, check=True
     ).stdout
     calls = ("dl.load_examples", "dl.depth_by_difficulty")
     assert {name for name in ({*ARTIFACTS} - {*FIVE_PROBES} | {*calls}) if name not in readme} == set()

@@ -116,7 +116,7 @@ def swept(house):
     """The folder of results that a sweep of the new probe leaves, and how it was asked for."""
     asked = ("--models", "toy-4l", "--datasets", "gsm8k", "--source", "embedded", "--probes", "stream_length")
     asked += ("--out", "outputs")
-    run(house, "-m", "depth_lib.sweep", "sweep", *asked)
+    run(house, "-m", "depth_lib", "sweep", *asked)
     return house / "outputs/gsm8k/toy-4l", asked
 
 
@@ -133,4 +133,4 @@ def test_a_sweep_runs_it_its_notebook_draws_it_and_status_knows_it(house, swept)
     folder, asked = swept
     assert (folder / "stream_length.pt").is_file()
     assert (folder / "probe.ipynb").read_text().count('"image/png"') == 1
-    assert re.match(r"dataset +model +stream\n +length\n", run(house, "-m", "depth_lib.sweep", "status", *asked))
+    assert re.match(r"dataset +model +stream\n +length\n", run(house, "-m", "depth_lib", "status", *asked))

@@ -97,7 +97,8 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
         ("1: x", 'key "1" is not known'),
         ("SEED: 1\nMODEL_ID: x\nSEED: 2", "SEED is given twice; delete one"),
         ("REMOTE: server:8001", "REMOTE is 'server:8001': use True, False, \"local\" or a URL that begins with http"),
-        ("just words", "cannot be read ("),
+        ("just words", "it is not a dict, but a str; write lines KEY: VALUE"),
+        ("- a\n- b", "it is not a dict, but a list; write lines KEY: VALUE"),
         ("MODEL: [", "cannot be read (while parsing"),
         ("MODLE: x\nN_EXAMPLES: 0", "params.yaml: N_EXAMPLES is 0: Input should be greater than or equal to 1"),
     ],
@@ -119,10 +120,12 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
     (own / "models/mine/my-model.yaml").write_text("MODEL_ID: owner/model\nTRAINING: base\n")
     (own / "datasets/gsm8k.yaml").write_text("N_EXAMPLES: 3\n")
     (own / "datasets/mine.yaml").write_text("DATASET: gsm8k\n")
+    (own / "datasets/short.yml").write_text("N_EXAMPLES: 2\n")
     monkeypatch.chdir(tmp_path)
     assert find_model("toy-4l")["MODEL_ID"] == "toy-4l" and find_model("../datasets/gsm8k") is None
     assert find_model("my-model") == {"MODEL": "my-model", "MODEL_ID": "owner/model", "TRAINING": "base"}
     assert find_dataset("gsm8k") == {"DATASET": "gsm8k", "N_EXAMPLES": 3}
+    assert find_dataset("short") == {"DATASET": "short", "N_EXAMPLES": 2}
     with pytest.raises(ParamsError, match="mine.yaml: DATASET is gsm8k; give the file this name, or leave DATASET out"):
         find_dataset("mine")
     (own / "models/others").mkdir()

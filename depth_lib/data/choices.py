@@ -66,7 +66,9 @@ def _checked(where, row):
         raise PromptError(f"{where} has no ctx, endings and label; use hellaswag, or rows with these fields")
     endings, label = row["endings"], str(row["label"]).strip()
     if not isinstance(endings, list) or not all(isinstance(ending, str) for ending in endings):
-        raise PromptError(f"{where}: endings is {reprlib.repr(endings)}, not a list of texts; write a list")
+        raise PromptError(
+            f"{where}: endings is {reprlib.repr(endings)}, not a list of texts; write one, in a .jsonl or .parquet file"
+        )
     if label not in map(str, range(len(endings))):
         raise PromptError(f"{where}: label {row['label']!r} is not an index of its {len(endings)} endings; correct it")
     return endings, int(label)

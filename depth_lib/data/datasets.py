@@ -41,7 +41,7 @@ def _printable(value: object) -> object:
 class _Templates(ImmutableSandboxedEnvironment):
     def getitem(self, obj: object, argument: object) -> object:
         if isinstance(obj, str) and not isinstance(argument, slice):
-            _fail("the template takes an item of a list, but finds a text")
+            _fail("the template takes an item of a list, but finds a text, as in every .csv")
         return super().getitem(obj, argument)
 
 
@@ -172,6 +172,11 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
     if problem := not_among(params_files("datasets"), "DATASET", name):
         if path_of(name).is_file():
             problem = f"{name} is not a supported kind of file; give a .txt, .jsonl, .csv or .parquet file"
+        elif source not in NAMED_SOURCES:
+            problem = (
+                f"DATASET {name} has no template for the rows of {source}; write params/datasets/{name}.yaml with FILE "
+                "and TEMPLATE, or give a data set with the same fields, such as gsm8k"
+            )
         raise PromptError(problem)
     kind = Dataset.model_validate(find_dataset(name))
     ships = name in DRAWN or name in SAMPLES and source != "hub"

@@ -30,9 +30,12 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
         raise ValueError(f"{name}s is of type {type(texts).__name__}, not a list of texts; give a list of strings")
     texts = list(texts)
     for number, text in enumerate(texts):
-        if isinstance(text, Mapping) and "role" in text:
-            give = "each chat as one text: llm.tokenizer.apply_chat_template(messages, tokenize=False)"
-            raise ValueError(f"{name} {number} is a message of a chat; give {give}")
+        message = text[0] if isinstance(text, list) and text else text
+        if isinstance(message, Mapping) and "role" in message:
+            what = f"{'a message' if message is text else 'a list of messages'} of a chat"
+            to, prompt = ("the probe ", ", add_generation_prompt=True") if name == "question" else ("", "")
+            give = f"{to}each chat as one text: llm.tokenizer.apply_chat_template(messages, tokenize=False{prompt})"
+            raise ValueError(f"{name} {number} is {what}; give {give}")
         if isinstance(text, Mapping):
             of_text = [key for key, value in text.items() if isinstance(value, str)]
             column = "text" if "text" in of_text or not of_text else of_text[0]

@@ -82,7 +82,9 @@ def figure_of(kind: Kind, result: Mapping, title: str | None = None) -> Figure:
 
 
 def by_name(result: Mapping) -> Mapping[str, Mapping]:
-    """Several results by name; a single result has the name "". Raises ValueError for one that was edited."""
+    """Several results by name; a single result has the name "". Raises ValueError for a file or an edited one."""
+    if file := next((one for one in result.values() if isinstance(one, str | Path) and str(one).endswith(".pt")), ""):
+        raise ValueError(f"{str(file)!r} is the name of a file; give its result: dl.load_artifact({str(file)!r})")
     several = result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
     return {str(name): fitting(one) for name, one in several.items()}
 

@@ -23,6 +23,7 @@ from ..models.families import describe
 from ..params import ParamsError, warn
 from ..remote.server import say
 
+_REMEDY = "use one made for this model, or fit one: dl.fit_lens(llm, texts)"
 LARGEST_REQUEST = 2**29  # bytes: a request waits in NDIF's queue as one value of Redis
 
 
@@ -188,7 +189,7 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
     arch, there, here = describe(llm), lens.get("unembedding"), unembedding_hash(llm)
     check_size(lens, name_of(llm), arch.n_layers, arch.width)
     if there and here and there != here:
-        message = _misfit(name_of(llm), "was fitted with a different unembedding")
+        message = f"the lens does not fit {name_of(llm)}: it was fitted with a different unembedding; {_REMEDY}"
         if llm.dtype.itemsize > 2:
             raise LensError(message)
         warn(f"{message} (unless the two differ only by rounding to {llm.dtype})")
@@ -196,17 +197,12 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
 
 def check_size(lens: Mapping, name: str, n_layers: int, width: int) -> None:
     """Raise LensError unless a lens has this depth and width."""
-    wanted, found = (n_layers, width, width), tuple(lens["A"].shape)
-    if found != wanted:
-        of_model = f"the model has {n_layers} layers of width {width}"
-        raise LensError(_misfit(name, f"has {found[0]} layers of width {found[-1]}, but {of_model}"))
-    if lens["b"].shape != wanted[:2]:
-        raise LensError(_misfit(name, f"has b {[*lens['b'].shape]}, not {[*wanted[:2]]}"))
-
-
-def _misfit(name, problem):
-    remedy = "use one made for this model, or fit one: dl.fit_lens(llm, texts)"
-    return f"the lens does not fit {name}: it {problem}; {remedy}"
+    A, b = ([*lens[key].shape] for key in "Ab")
+    if (A, b) != ([n_layers, width, width], [n_layers, width]):
+        raise LensError(
+            f"the lens does not fit {name}: it has A {A} and b {b}, but the model has {n_layers} layers of width "
+            f"{width}; {_REMEDY}"
+        )
 
 
 def unembedding_hash(llm: TransformersModel) -> str | None:

@@ -408,7 +408,5 @@ def _why(name, source, revision, error):
     if any("trust_remote_code" in str(cause) for cause in causes):
         return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows"
     place = "" if Path(source).exists() else f" from {page}"
-    return (
-        f"{what} could not be loaded{place}: {reason(error)}; "
-        "give a whole checkpoint (config, tokenizer and safetensors) of a kind that this transformers knows"
-    )
+    kind = "GGUF file" if name.endswith(".gguf") else "checkpoint (config, tokenizer and safetensors)"
+    return f"{what} could not be loaded{place}: {reason(error)}; give a whole {kind} that this transformers knows"

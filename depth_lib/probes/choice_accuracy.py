@@ -93,12 +93,12 @@ def checked_choices(choices: Any) -> list[Choice]:
                 f"choice {k} has endings {endings!r} and index {right!r} for the right one; give a list of endings and "
                 "the index of the right one"
             )
-        if len(endings) < 2:
+        if not all(isinstance(text, str) for text in (context, *endings)):
+            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give strings for the context and for every ending")
+        if len({*endings}) < 2:
             raise ValueError(
                 f"choice {k} has only one ending, {[*endings][0]!r}, which is always picked; give two or more"
             )
-        if not all(isinstance(text, str) for text in (context, *endings)):
-            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give strings for the context and for every ending")
     if len({len(endings) for _, endings, _ in given}) > 1:
         raise ValueError("the choices have different numbers of endings; measure those with the same number together")
     return given
@@ -123,7 +123,9 @@ def endings_scored(
     # without the space before an ending, as in lm-evaluation-harness, which divides by characters: the same for ASCII
     n_bytes = torch.tensor([[len(ending.lstrip(" ").encode()) for ending in endings] for _, endings, _ in choices])
     n_tokens = torch.tensor([len(places) for _, places in texts]).view(shape)
-    return log_probs, (log_probs / n_bytes).argmax(-1), torch.tensor([int(right) for *_, right in choices]), n_tokens
+    # of the same ending twice, the first is picked, and is right
+    right = torch.tensor([[*endings].index([*endings][int(number)]) for _, endings, number in choices])
+    return log_probs, (log_probs / n_bytes).argmax(-1), right, n_tokens
 
 
 def _orders_of_choices(removed, order, n_layers):

@@ -264,12 +264,15 @@ class Job(RemoteBackend):
         """ask(), repeated for SILENCE seconds if its errors may pass. submitting: only if the server certainly took no
         job.
         """
-
+        patience = min(SILENCE, self.deadline)
         return Retrying(
             retry=retry_if_exception(lambda error: getattr(error, "retry", None) == "ask"),
             wait=PAUSES,
-            stop=stop_before_delay(min(SILENCE, self.deadline)),
-            before_sleep=lambda tried: tried.attempt_number == 3 and say(f"asking again: {tried.outcome.exception()}"),
+            stop=stop_before_delay(patience),
+            before_sleep=lambda tried: (
+                tried.attempt_number == 3
+                and say(f"asking again for up to {patience:.0f} s: {tried.outcome.exception()}")
+            ),
             reraise=True,
         )(self._named, ask, submitting)
 

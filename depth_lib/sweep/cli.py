@@ -276,6 +276,8 @@ def status(asked: Options) -> int:
     if asked.MODELS or asked.SET:
         print(matrix(asked.out, asked.runs()))
         return 0
+    if others := [option(name) for name in sorted(asked.model_fields_set - {"OUT"})]:
+        raise ParamsError(f"{others[0]} is for the runs of --set or --models; give one of these, or only --out")
     below = [] if asked.OUT else sorted(folder for folder in asked.out.glob("*/") if folder.name != "replaced")
     tables = [shown for folder in (asked.out, *below) if (shown := matrix(folder, *runs_in(folder)))]
     print(
@@ -339,7 +341,7 @@ def compare(asked: Options, first: str, second: str) -> int:
 
 def _run(asked: Options, runs: Sequence[Run]) -> int:
     """Execute the unfinished runs; the exit status. Invalid combinations are rejected before anything runs."""
-    left = [one for one in runs if one.lacking or not (one.folder / "probe.ipynb").exists()]
+    left = [*filter(_is_left, runs)]
     if asked.LIST:
         for one in left:
             print(_command(asked, one))
@@ -353,9 +355,12 @@ def _run(asked: Options, runs: Sequence[Run]) -> int:
         shares = f": GPU {' | '.join(gpus)}" if gpus else ""
         say(f"{len(left)} of {len(runs)} runs left, {len(slots)} at a time{shares}")
         failed = execute([_notebook(one) for one in left], slots, asked.KEEP_GOING)
-    n_left = sum(bool(one.lacking) for one in left)
-    say(f"{asked.out}: {len(runs) - n_left} of {len(runs)} runs finished")
+    say(f"{asked.out}: {len(runs) - sum(map(_is_left, left))} of {len(runs)} runs finished")
     return failed
+
+
+def _is_left(one: Run) -> bool:
+    return bool(one.lacking) or not (one.folder / "probe.ipynb").exists()
 
 
 def _prepare(one: Run, keep_going: bool) -> None:

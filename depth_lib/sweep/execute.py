@@ -22,7 +22,7 @@ NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
 GRACE = 30  # seconds from SIGTERM to SIGKILL
 # papermill's own command. Its standard input ends with the sweep, however that ends; then it ends too, and its kernel.
 PAPERMILL = f"""
-import os, signal, sys, threading, time
+import logging, os, signal, sys, threading, time
 def end():
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -30,6 +30,7 @@ def end():
     os._exit(1)
 threading.Thread(target=end, daemon=True).start()
 from papermill.__main__ import papermill
+logging.getLogger("papermill").addFilter(lambda record: "unknown parameter" not in record.getMessage())
 papermill()
 """
 NO_KERNEL = "Kernel died before replying|Kernel didn't respond"  # what papermill says of one that did not start

@@ -169,6 +169,7 @@ def test_a_row_that_does_not_fit_is_named(rows, items, message):
             'DATASET "HellaSwag" is not known; did you mean hellaswag? Use "addition", "aime24"',
         ),
         (dict(dataset="rows.jsonl"), "there is no file rows.jsonl"),
+        (dict(dataset="mine", source="qa.csv"), "no template for the rows of qa.csv; write params/datasets/mine.yaml"),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
         (
             dict(dataset="gsm8k", source="no/such.jsonl"),
@@ -281,7 +282,7 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
         (
             {"q": "['2 + 2', '3']"},
             "{{ q[0] }}",
-            "the template takes an item of a list, but finds a text; it has q: str",
+            "the template takes an item of a list, but finds a text, as in every .csv; it has q: str",
         ),
     ],
 )
@@ -307,7 +308,7 @@ def test_endings_that_a_csv_made_a_text_are_refused(rows):
     path = rows({"ctx": "A man sits.", "endings": "['He reads.', 'He sings.']", "label": "0"})
     with pytest.raises(PromptError, match=r"row 1 .*\(the template takes an item of a list"):
         load_prompts("hellaswag", 1, path)
-    with pytest.raises(PromptError, match=r"row 1: endings is \"\['He .*, not a list of texts; write a list"):
+    with pytest.raises(PromptError, match=r"row 1: endings is \"\['He .*, not a list of texts; write one, in a .jso"):
         load_choices("hellaswag", 1, path)
 
 
@@ -459,6 +460,11 @@ def test_questions_become_what_a_chat_model_reads(toy):
             dl.chat_prompts(toy, ["a"], system="Be brief.")
         with pytest.raises(ValueError, match="is not a list of texts"):
             dl.chat_prompts(toy, {"question": ["a"]})
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        with pytest.raises(
+            ValueError, match="a list of messages of a chat; give the probe .*, add_generation_prompt=T"
+        ):
+            dl.chat_prompts(toy, [turns])
         for option, hint in (
             ("message", "did you mean messages?"),
             ("tokenize", "leave it out"),

@@ -35,6 +35,7 @@ def names(toy, tmp_path_factory):
     return packages | {
         "transformers": transformers,
         "Pruned": Pruned,
+        "Path": Path,
         "__file__": __file__,
         "toy": toy,
         "llm": llm,

@@ -75,6 +75,15 @@ def test_orders_of_ones_own_are_measured_as_choice_accuracy_measures_them(toy):
     assert of_orders["change"][1] == 0 and of_orders["choice_loss"][1] == 0
 
 
+@pytest.mark.parametrize("right", [0, 1, 2])
+def test_the_same_ending_twice_is_right_whichever_of_the_two_is_named(toy, right):
+    endings = [CHOICES[0][1][place] for place in (1, 0, 1)]
+    found = dl.choice_accuracy(toy, [("5 + 7 = ", endings, right)])
+    per_byte = found["log_probs"][0] / torch.tensor([3, 2, 3])
+    assert float(found["correct"]) == float(per_byte[right] == per_byte.max())
+    assert found["log_probs"][0, 0] == found["log_probs"][0, 2]
+
+
 def test_a_longer_ending_is_not_punished_by_acc_norm(toy):
     """As where all tokens are as likely: the sum prefers the short ending, the mean per byte none."""
     choices = [("5 + 7 = ", ["12, and 12", "1"], 0)]

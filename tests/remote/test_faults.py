@@ -276,12 +276,13 @@ def test_a_wrong_key_is_refused_and_never_shown(llm, loopback, monkeypatch, key)
     assert key.split()[0] not in f"{caught.value} {caught.value.server_text} {journal()}"
 
 
-def test_a_host_where_nobody_listens_is_named(llm, monkeypatch):
-    monkeypatch.setattr(job, "SILENCE", 0.3)
+def test_a_host_where_nobody_listens_is_named_and_how_long_it_is_asked(llm, monkeypatch, capfd):
+    monkeypatch.setattr(job, "SILENCE", 1)
     with socket.socket() as taken:  # and not listening
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(remote.ServerUnreachable, match="ConnectError.*check the host"):
             dl.logit_lens(llm, TEXTS, remote=f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert "asking again for up to 1 s: the server could not be reached (ConnectError" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("remote", "variable"), [(True, "NDIF_HOST"), ("http://no-such-host.invalid", "remote")])

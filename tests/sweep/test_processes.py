@@ -14,7 +14,7 @@ import pytest
 from depth_lib.embedded import toy_path
 from depth_lib.run import Run
 from depth_lib.sweep import cli, execute
-from depth_lib.sweep.execute import Notebook, why_failed
+from depth_lib.sweep.execute import NOTEBOOKS, Notebook, why_failed
 from tests.marks import slow
 from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, new_study, start
 
@@ -86,6 +86,15 @@ def test_a_disk_that_is_full_is_named_where_neither_notebook_nor_log_can_say_so(
     for free, said in ((2**12, f"the disk of {tmp_path} is full; free it, or give a different OUT"), (2**30, "File")):
         monkeypatch.setattr(execute.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         assert not notebook.ended() and said in capsys.readouterr().out
+
+
+def test_papermill_names_no_parameter_of_a_run_as_unknown(tmp_path):
+    words = [NOTEBOOKS / "probe.ipynb", tmp_path / "out.ipynb", "--prepare-only", "--parameters_yaml", "SEED: 5"]
+    how = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}  # it lives as long as its stdin
+    with subprocess.Popen([sys.executable, "-c", execute.PAPERMILL, *words], **how) as papermill:
+        said = papermill.stderr.read()
+    assert "SEED = 5" in (tmp_path / "out.ipynb").read_text() and "Input Notebook" in said
+    assert "unknown parameter" not in said
 
 
 def test_an_interrupt_before_anything_runs_is_one_line(monkeypatch, capsys):

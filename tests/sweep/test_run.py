@@ -313,7 +313,7 @@ def test_a_remote_run_without_a_key_is_refused_before_anything_runs(tmp_path, mo
     [
         ("gsm8k --lens short.txt", "LENS is .*short.txt, and there is no such .pt file"),
         ("gsm8k --lens text.pt", "text.pt is not a lens for all layers: it is damaged"),
-        ("gsm8k --lens eight.pt", "the lens does not fit toy-4l: it has 8 layers of width 128, but the model has 4 l"),
+        ("gsm8k --lens eight.pt", "the lens does not fit toy-4l: it has A .8, 128, 128. and b .8, 128., but the mod"),
         ("gsm8k --chat", "toy-4l has no chat template; give plain prompts"),
         ("mine --source short.txt --probes layer_effects", 'no prompt has the 13 tokens that mode "future" needs'),
     ],
@@ -338,7 +338,7 @@ def test_what_no_probe_can_do_is_refused_before_weights_are_loaded_or_a_notebook
 
 
 def test_a_run_leaves_out_our_prompts_that_are_too_long_and_counts_them_and_refuses_the_users_own(cell, tmp_path):
-    cell |= {"DATASET": "hellaswag", "MODEL_ID": "toy-8l", "N_EXAMPLES": 12, "PROBES": ["logit_lens"]}
+    cell |= {"DATASET": "hellaswag", "MODEL": "eight", "MODEL_ID": "toy-8l", "N_EXAMPLES": 12, "PROBES": ["logit_lens"]}
     run = Run(cell | {"SOURCE": "sample"})
     n_tokens = [len(run.llm.tokenizer(prompt)["input_ids"]) for prompt in run.prompts]
     limit = run.llm.config.max_position_embeddings = sorted(n_tokens)[7]
