@@ -154,7 +154,7 @@ class _Stored:
 
 
 def _errors(m, x, y, n_fit, lengths):
-    """Of source layer m the summed relative error on each text held out, [P, N + 1]; and of the mean alone, [N + 1]."""
+    """The summed relative error of source layer m on each held-out text, [P, N + 1]; and that of the mean, [N + 1]."""
     n_tokens, of_maps, of_mean = n_fit + int(lengths.sum()), [], []
     tested = _with_ones(x[m, n_fit:])
     for l in range(y.n_layers):
@@ -181,7 +181,7 @@ def _weighted(h):
 
 
 def _solved(moments):
-    """[Wᵀ; b] [d + 1, d of the target] from Σ w [x 1]ᵀ [x 1 h], and the weighted mean of h."""
+    """[Wᵀ; b] [d + 1, target's d] from Σ w [x 1]ᵀ [x 1 h], and the weighted mean of h."""
     n = len(moments)
     squares, products = moments[:, :n], moments[:, n:]
     mean = products[-1] / squares[-1, -1]

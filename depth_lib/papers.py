@@ -108,7 +108,7 @@ def paper(
 
 
 def _that_they_have(kind: Kind, which: str, results: Iterable[Mapping]) -> tuple[Kind, str]:
-    """The kind with the figure's own map alone; where no result has it, with the others, and which these are."""
+    """The kind with only the figure's own map; if no result has it, with the other maps and their name."""
     if not which.endswith("tokens") or callable(kind.read):
         return kind, which
     labels = [label for result in results for label in kind.values(result)]
@@ -120,7 +120,7 @@ def _title(figure: str, kind: Kind, which: str, datasets: Sequence[str]) -> str:
 
 
 def _of_folder(figure: str, kind: Kind, which: str, datasets: Sequence[str], folder: str | Path) -> Figure:
-    """A panel for each model; of a number, on the data set that it is about, or on GSM8K, or on what there is."""
+    """One panel per model. A numbered figure uses its own data set, else GSM8K, else any that has results."""
     study = Study(folder)
     of_level = [which] * (kind.probe == "depth_by_difficulty")
     one = study.datasets[:1] if "gsm8k" not in study.datasets else ["gsm8k"]

@@ -523,7 +523,7 @@ class Run:
             self._note()
 
     def _note(self, path: Path | None = None, probe: str = "") -> None:
-        """Write to run.json what is asked, and what the result at this path is made from."""
+        """Write the requested settings to run.json, and those of the result at this path."""
         record = {"made_from": {}, "versions": {}} | record_in(self.folder) | {"params": self.params.model_dump()}
         record.pop(BROKEN, None)
         if path:
@@ -540,7 +540,7 @@ class Run:
         return {**row.settings, **pair}
 
     def _texts(self, probe: str, llm: Any, changed: Mapping) -> list | None:
-        """The texts that the probe reads. Ours are left out if they are too long for the model, the user's are not."""
+        """The texts that the probe reads. Only the package's own are left out if they are too long for the model."""
         from .data.prompts import chat_prompts
         from .data.tokens import fitting
 

@@ -14,7 +14,7 @@ _HERE = "\0"
 
 
 class Choice(NamedTuple):
-    """A text, its possible endings and the number of the right one."""
+    """A text, its possible endings and the index of the right one."""
 
     context: str
     endings: list[str]
@@ -56,12 +56,12 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
 
 
 def shipped_choices(n: int, source: str | Path) -> list[Choice]:
-    """HellaSwag's choices from a named source, or, where the source is a file of prompts, those that ship."""
+    """HellaSwag's choices from a named source, or, if the source is a file of prompts, the shipped ones."""
     return load_choices("hellaswag", n, source if source in NAMED_SOURCES else "sample")
 
 
 def _checked(where, row):
-    """The endings of a row, and the number of the right one."""
+    """The endings of a row, and the index of the right one."""
     if isinstance(row, str) or not {"ctx", "endings", "label"} <= row.keys():
         raise PromptError(f"{where} has no ctx, endings and label; use hellaswag, or rows with these fields")
     endings, label = row["endings"], str(row["label"]).strip()

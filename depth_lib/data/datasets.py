@@ -66,7 +66,7 @@ class Dataset(DatasetFile):
     def rows(self, source: str | Path, seed: int = 123) -> Iterator[tuple[str, Any]]:
         """Every row of a source, after its name in error messages; PromptError if the source cannot be read.
 
-        Drawn are those of a data set in DRAWN, unless the source is a file.
+        Rows of a data set in DRAWN are drawn at random, unless the source is a file.
         """
         if self.DATASET in DRAWN and source in NAMED_SOURCES:
             return drawn_rows(self.DATASET, seed)

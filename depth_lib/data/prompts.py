@@ -180,7 +180,7 @@ def _length_tokenizer(dataset: str, name: str) -> Any:
 
 
 def tokenizer_of(llm: Any) -> Any:
-    """A model's tokenizer; PromptError for anything else than a model of dl.load_model."""
+    """A model's tokenizer; PromptError for anything other than a model from dl.load_model."""
     if not hasattr(llm, "tokenizer"):
         raise PromptError(f"llm is {llm!r}; give the model itself: llm = dl.load_model(name)")
     return llm.tokenizer

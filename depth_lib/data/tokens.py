@@ -250,13 +250,13 @@ def _with_answer(llm, prompt, answer, name):
 
 
 def without_template(llm: TransformersModel, prompts: Sequence[str]) -> bool:
-    """Whether the model has a chat template with tokens of its own, of which a prompt has none."""
+    """Whether the model's chat template has special tokens, and some prompt has none of them."""
     marks = template_marks(llm.tokenizer)
     return bool(marks) and any(not any(mark in prompt for mark in marks) for prompt in texts_of(prompts))
 
 
 def template_marks(tokenizer: Any) -> list[str]:
-    """The special tokens that a chat template writes beside BOS; [] without a template, or for one that fails."""
+    """The special tokens, except BOS, that a chat template writes; [] without a template, or for one that fails."""
     if not tokenizer.chat_template:
         return []
     try:

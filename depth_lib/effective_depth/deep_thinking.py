@@ -1,4 +1,4 @@
-"""The share of a response's tokens that settle late, and whether it goes with being right."""
+"""The share of a response's tokens that settle late, and its correlation with right answers."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -89,7 +89,7 @@ def gaps_of(result: Mapping, rule: Rule) -> Gaps:
 
 
 def equal_prompts(result: Mapping, rule: Rule) -> str:
-    """A note if all prompts have the same curve, which their interval of no width says nothing of; else ""."""
+    """A note if all prompts have the same curve, so that the interval has zero width; else ""."""
     without_each = gaps_of(result, rule).without_each
     return EQUAL if (without_each == without_each[0]).all() else ""
 

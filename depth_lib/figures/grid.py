@@ -76,7 +76,7 @@ def plot(
 
 
 def figure_of(kind: Kind, result: Mapping, title: str | None = None) -> Figure:
-    """As `plot`, a figure that pyplot does not know, so that a notebook shows it once."""
+    """The figure of `plot`, unknown to pyplot, so that a notebook shows it once."""
     panels, across, kind = _panels_of(kind, result, False)
     return _drawn(panels, across, Figure(dpi=DPI), kind, title)
 
@@ -112,8 +112,8 @@ def study_figure(
 ) -> Figure | None:
     """A panel for each model × data set in the papers' layout: a row per training, sizes from left to right.
 
-    datasets: side by side; pair: the question, for a kind about one; title: instead of the figure's own. None where the
-    study has nothing of it.
+    datasets: side by side; pair: the question, for a kind about one; title: instead of the figure's own. None if the
+    study has no such result.
     """
     kind = find_kind(kind) if isinstance(kind, str) else kind
     results, rows = study.of(f"{kind.probe}:{pair}" if pair else kind.probe), []
@@ -214,7 +214,7 @@ def question_of(result: Mapping) -> str:
 
 
 def _panels(kind: Kind, name: str, result: Mapping | None, published: int | None = None) -> list[Panel]:
-    """The panels of one result: one of all its curves, or one for each of its maps."""
+    """The panels of one result: one for all its curves, or one per map."""
     result = result or {}
     values = kind.values(result)
     if kind.mark == "curves":
@@ -234,7 +234,7 @@ def _panels(kind: Kind, name: str, result: Mapping | None, published: int | None
 
 
 def _readable(kind: Kind, panels: Sequence[Panel], columns: int, together: int = 1) -> int:
-    """As many columns as leave room for the tokens' names, so many of them together if these fit; words have one."""
+    """The number of columns that leaves room for the tokens' names; words have one column."""
     tokens = max((panel.tokens for panel in panels), default=0) if kind.mark != "words" else math.inf
     columns = min(columns, max(1, int(WIDTH / (TOKEN * tokens + BESIDE)))) if tokens else columns
     return columns - columns % together if columns > together else columns
@@ -243,7 +243,7 @@ def _readable(kind: Kind, panels: Sequence[Panel], columns: int, together: int =
 def _drawn(
     panels: Sequence[Panel | None], columns: int, figure: Figure, kind: Kind, title: str | None = None
 ) -> Figure:
-    """Draw panels into an empty figure, so many side by side; kind: of all of them, for the words around them."""
+    """Draw panels into an empty figure, `across` in a row; kind: the kind whose labels they have."""
     tokens = max(panel.tokens for panel in panels if panel)
     words = kind.mark == "words"
     rows, width = (
@@ -277,7 +277,7 @@ def _drawn(
 
 
 def _add_colour_bars(figure: Figure, kind: Kind) -> None:
-    """One for all maps where the kind has limits, else one for each."""
+    """One colour bar for all maps if the kind has limits, else one per map."""
     images = [ax.images[0] for ax in figure.axes if ax.images]
     if kind.limits == (None, None):
         for image in images:

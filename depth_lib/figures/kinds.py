@@ -50,7 +50,7 @@ class Kind:
     optional: str = ""
 
     def values(self, result: Mapping) -> Values:
-        """What is drawn of a result; empty if it has none of this."""
+        """The values of a result to draw; empty if it has none."""
         if callable(self.read):
             return self.read(result) if result.keys() & ARTIFACTS[self.probe].required.keys() else {}
         return {label: as_array(result[key]) for key, label in self.read.items() if key in result}
@@ -66,7 +66,7 @@ class Kind:
 
     @property
     def needs(self) -> str:
-        """The keys that it reads, in words."""
+        """The keys that the figure reads, in words."""
         if self.optional:
             return self.optional
         keys = ARTIFACTS[self.probe].required if callable(self.read) else self.read
@@ -74,7 +74,7 @@ class Kind:
 
     @property
     def of_question(self) -> bool:
-        """Whether it is about a question and its answer, not a data set."""
+        """Whether the figure is about a question and its answer, not a data set."""
         return ARTIFACTS[self.probe].of_pair
 
 

@@ -1,4 +1,4 @@
-"""The transformers model inside of what was given as a model in memory."""
+"""The transformers model inside a model in memory."""
 
 from inspect import ismethod
 

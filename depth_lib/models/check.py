@@ -29,7 +29,7 @@ SHORTCUTS = {
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No other session of this process, and neither inference mode nor autocast of the caller."""
+    """In this block, no other session of this process runs, and the caller's inference mode and autocast are off."""
     cpu, cuda = (torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda"))
     with _ONE_AT_A_TIME, torch.inference_mode(False), cpu, cuda:
         yield
@@ -216,7 +216,7 @@ def check_here(llm: TransformersModel) -> None:
 
 
 def _changes_embeddings(llm, ids):
-    """How much hooks before the first block change the logits, whose work would count as the embeddings'; else ""."""
+    """How much hooks before the first block change the logits, or "". Their changes would count as embeddings."""
     hooks = llm._module.get_submodule(f"{known(llm).found.blocks}.0")._forward_pre_hooks
     kept = dict(hooks)
     if not kept:

@@ -317,7 +317,7 @@ def _unpacked(source, revision, options):
 
 
 def config_and_tokenizer(source: str, revision: str | None) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """Those of a folder or Hub id; ModelError for a folder without a tokenizer."""
+    """The config and tokenizer of a folder or Hub id; ModelError for a folder without a tokenizer."""
     # trust_remote_code stays off: the default asks on the terminal, and a notebook would hang
     options = {"revision": revision, "trust_remote_code": False}
     check_tokenizer(source)

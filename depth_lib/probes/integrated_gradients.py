@@ -8,8 +8,8 @@ replaced by x:
         x = (b + k / 256 * (h - b)).requires_grad_()
         igrads[l] += ((h - b) * autograd.grad(F(l, x), x)).sum(-1) / 256
 
-Here the points are rows of a batch, and as many as it takes (see quadrature.py). Without gradients the integral is the
-sum of what F changes by when one token alone takes a step of the path (`_increments`).
+Here the points are rows of a batch, as many as the tolerance needs (see quadrature.py). Without gradients, the integral
+is the sum of the changes of F when one token alone takes a step of the path (`_increments`).
 """
 
 import torch

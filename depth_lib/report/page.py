@@ -19,7 +19,7 @@ img { max-width: 100%; height: auto; }
 
 @functools.cache
 def _exporter():
-    """Of whose templates each is compiled once."""
+    """The exporter, made once because it compiles its templates."""
     exporter = HTMLExporter(exclude_input=True, exclude_output_prompt=True, exclude_anchor_links=True)
     exporter.mathjax_url = exporter.require_js_url = exporter.mermaid_js_url = ""
     exporter.register_preprocessor(TagRemovePreprocessor(remove_cell_tags={"not-on-page"}), enabled=True)

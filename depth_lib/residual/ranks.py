@@ -17,8 +17,9 @@ def is_sharded(llm):
 def from_rank_0(value, among=True):
     """Rank 0's value, on every rank, all of which have to come here; a process alone keeps its own.
 
-    For whatever decides which modules run next: ranks that run different ones wait for each other for ever. among:
-    whether ranks have to agree at all, for a probe `is_sharded(llm)`.
+    Use it for whatever decides which modules run next: ranks that run different ones wait for each other for ever.
+
+    among: whether ranks have to agree at all, for a probe `is_sharded(llm)`.
     """
     if not (among and has_ranks()):
         return value

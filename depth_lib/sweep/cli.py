@@ -134,7 +134,7 @@ _ENGINE = ["JOBS", "KEEP_GOING", "LIST"]
 
 
 class _Command(click.Command):
-    """A command whose --remote or --control may stand without a value, also before an argument."""
+    """A command whose --remote or --control needs no value, even before an argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given, odd = [], []
@@ -220,7 +220,7 @@ def _default(name: str, field: FieldInfo) -> str:
 
 
 def _kind(annotation: Any) -> str:
-    """A type as the help writes it: INTEGER, NAMES, none|8bit|4bit."""
+    """A type as the help shows it: INTEGER, NAMES, none|8bit|4bit."""
     if typing.get_origin(annotation) is typing.Literal:
         return "|".join(typing.get_args(annotation))
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):

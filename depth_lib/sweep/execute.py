@@ -58,7 +58,7 @@ class Notebook:
 
     @property
     def partial(self) -> Path:
-        """The notebook while it is executed; it stays if that fails."""
+        """The notebook while it is executed; the file stays if that fails."""
         return self.folder / f"{self.name}.partial.ipynb"
 
     @property
@@ -66,7 +66,7 @@ class Notebook:
         return self.folder / f"{self.name}.log"
 
     def take(self) -> bool:
-        """Take its lock; False, and once a line, if another process holds it."""
+        """Take the notebook's lock. If another process holds it, return False and, the first time, print a line."""
         try:
             self.lock.parent.mkdir(parents=True, exist_ok=True)
             self.held.enter_context(hold(self.lock, wait=False))
@@ -78,7 +78,7 @@ class Notebook:
         return True
 
     def begin(self, environment: Mapping[str, str]) -> None:
-        """Start papermill on it, with these environment variables."""
+        """Start papermill on the notebook, with these environment variables."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.start, self.waiting_for, self.starts = time.time(), self.lacking(), self.starts + 1
         # papermill fills in {names} in paths
@@ -94,7 +94,7 @@ class Notebook:
             )  # fmt: skip
 
     def seen(self) -> None:
-        """Print what it has made since; on a terminal also how far its probe is."""
+        """Print the new results; on a terminal also the probe's progress."""
         left = self.lacking()
         for name in self.waiting_for:
             if name not in left:
@@ -104,7 +104,7 @@ class Notebook:
             print(f"\r\x1b[2K  {self.title}: {bars[-1][0].strip()}, {bars[-1][1]} %", end="\r", flush=True)
 
     def ended(self) -> bool:
-        """Print how it ended; whether it is finished."""
+        """Print how the notebook ended, and return whether it is finished."""
         passed = "{:02.0f}:{:02.0f}".format(*divmod(round(time.time() - self.start), 60))
         status = self.child.returncode if self.child else None
         if status == 0 and not self.lacking():
@@ -121,8 +121,8 @@ class Notebook:
 def execute(notebooks: Sequence[Notebook], slots: Sequence[Mapping[str, str]] = ({},), keep_going: bool = False) -> int:
     """Execute notebooks, one at a time in each slot (its environment variables); the exit status, 0 if all finished.
 
-    After a failure no other starts, unless `keep_going`. SIGTERM and SIGINT end all of them. One that another process
-    executes comes last, and only if something is still lacking then.
+    After a failure no other starts, unless `keep_going`. SIGTERM and SIGINT end all of them. A notebook that another
+    process executes comes last, and only if a result is still missing then.
     """
     left, free, running, n_failed = [*notebooks], [*slots], [], 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
