@@ -20,7 +20,7 @@ from ..data.orders import orders as orders_of
 from ..data.tokens import long_enough, tokenize
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
-from ..residual.stream import Row, Stream, output_changes
+from ..residual.stream import Row, Stream, output_changes, stacked
 from ..results.means import one_token_loss_to_nan, over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -111,7 +111,7 @@ def measure_block_orders(llm, arch, prompts, orders, budget):
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 damage = order_damage(Stream(llm, arch, ids, budget), orders)
         results.append(damage_of_prompt(damage))
-    return {key: torch.stack([result[key] for result in results]) for key in results[0]}
+    return stacked(results)
 
 
 def order_damage(stream, orders, read=None):

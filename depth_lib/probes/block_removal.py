@@ -20,7 +20,7 @@ from ..models.check import arch_to_change
 from ..residual.budget import compares_in_batch, tokens_in_pass
 from ..residual.distributions import output_change
 from ..residual.residual_stream import final_residual, inputs, silence, skip_head
-from ..residual.stream import Row, Stream, output_changes, residuals, without_part
+from ..residual.stream import Row, Stream, output_changes, residuals, stacked, without_part
 from ..results.means import one_token_loss_to_nan, over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -144,8 +144,7 @@ def measure_block_removal(llm, arch, prompts, removed, budget):
     - angular [P, L + 1, L + 1]: arccos(cos(h_l, h_k)) / π of the last token
     - influence [P, L]: mean of 1 − cos(h_l, h_{l+1})
     """
-    results = [_of_prompt(llm, arch, ids, removed, budget) for ids in prompts]
-    return {key: torch.stack([result[key] for result in results]) for key in results[0]}
+    return stacked([_of_prompt(llm, arch, ids, removed, budget) for ids in prompts])
 
 
 def _of_prompt(llm, arch, ids, removed, budget):
@@ -177,8 +176,7 @@ def measure_part_removal(llm, arch, prompts, part, order, budget):
         damage = [_without_each(llm, arch, ids, part, budget) for ids in prompts]
     else:
         damage = [_without_first(llm, arch, ids, part, order, budget) for ids in prompts]
-    results = [damage_of_prompt(of_prompt) for of_prompt in damage]
-    return {key: torch.stack([result[key] for result in results]) for key in results[0]}
+    return stacked([damage_of_prompt(of_prompt) for of_prompt in damage])
 
 
 def _without_each(llm, arch, ids, part, budget):

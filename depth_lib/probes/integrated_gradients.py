@@ -33,7 +33,7 @@ from ..residual.residual_stream import (
     start_at,
     with_hidden_states,
 )
-from ..residual.stream import read_blocks
+from ..residual.stream import read_blocks, stacked
 from ..residual.unembedding import lens as unembed
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -183,7 +183,7 @@ def measure_integrated_gradients(
         results.append({"igrads": igrads} | {k: torch.as_tensor(x, dtype=torch.float32) for k, x in numbers.items()})
         if tick:
             tick(1 / len(layers))
-    return {key: torch.stack([result[key] for result in results]) for key in results[0]}
+    return stacked(results)
 
 
 class Path:

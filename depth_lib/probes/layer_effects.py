@@ -19,7 +19,7 @@ from ..data.tokens import skips_of
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
-from ..residual.stream import Row, Stream, output_changes, without_part
+from ..residual.stream import Row, Stream, output_changes, stacked, without_part
 from ..results.means import over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -106,7 +106,7 @@ def measure_layer_effects(llm, arch, prompts, mode, part, budget):
         for name, floor in floors.items():
             result[f"max_{mode}_{'layer' if name == 'updates' else 'out'}_rounding_floor"] = floor
         results.append(result)
-    return {key: torch.stack([result[key] for result in results]) for key in results[0]}
+    return stacked(results)
 
 
 def _of_prompt(stream, positions, mode, without):

@@ -14,7 +14,7 @@ from ..data.tokens import skips_of
 from ..models.check import arch_to_change
 from ..residual.residual_stream import inputs
 from ..residual.rounding import rounding_floor
-from ..residual.stream import Stream, contribution, relative_change
+from ..residual.stream import Stream, contribution, relative_change, stacked
 from ..results.means import over_prompts
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -79,7 +79,7 @@ def measure_local_effects(llm, arch, prompts, mode, budget):
                 floors = rounding_floor(stream, updates=True)  # the largest changes when h_0 moves by one rounding unit
         floor = {f"max_{mode}_local_rounding_floor": x for key, x in floors.items() if key == "updates"}
         results.append({f"max_{mode}_local": effects} | floor)
-    return {key: torch.stack([result[key] for result in results]) for key in results[0]}
+    return stacked(results)
 
 
 def _local(stream, positions, everywhere):

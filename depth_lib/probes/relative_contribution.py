@@ -20,7 +20,7 @@ from nnsight import TransformersModel
 from ..data.tokens import measured_tokens
 from ..models.check import verified_arch
 from ..residual.residual_stream import inputs
-from ..residual.stream import read_blocks
+from ..residual.stream import read_blocks, stacked
 from ..results.means import token_means
 from ..results.origin import with_origin
 from ..results.result import Result
@@ -95,9 +95,8 @@ def measure_relative_contribution(llm, arch, prompts):
     """
     results = [_of_prompt(llm, arch, *of_prompt) for of_prompt in prompts]
     changes = [result.pop("change") for result in results]
-    stacked = {key: torch.stack([result[key] for result in results]) for key in results[0]}
     n_tokens = torch.tensor([len(ids) - first for ids, first in prompts], dtype=torch.float32)
-    return stacked | {"n_tokens": n_tokens, "change": changes[0]}
+    return stacked(results) | {"n_tokens": n_tokens, "change": changes[0]}
 
 
 def _of_prompt(llm, arch, ids, first):

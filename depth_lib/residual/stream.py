@@ -52,6 +52,11 @@ def read_blocks(tracer, llm, arch):
     skip_head(llm, arch, h)
 
 
+def stacked(results):
+    """The results of all prompts as one: the tensors of each key along a first axis."""
+    return {key: torch.stack([result[key] for result in results]) for key in results[0]}
+
+
 class Stream:
     """h_0..h_L of a prompt of token ids, and its blocks; made inside a trace, before anything is read.
 
