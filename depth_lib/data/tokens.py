@@ -209,8 +209,9 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
 
 def measured_tokens(
     llm: TransformersModel, prompts: Sequence[str], answers: Sequence | None = None, at: str = "all"
-) -> list[tuple[list[int], int]]:
-    """For each prompt, the token ids that the model reads and the first position that is measured.
+) -> list[tuple[list[int], int, list[int]]]:
+    """For each prompt, the token ids that the model reads, the first position that is measured, and the ids that follow
+    the measured positions (one less for a whole prompt).
 
     - answers: a text or token ids that follow each prompt; only the positions that predict them are measured
     - at: "all" or "last" of the prompt's own positions
@@ -220,7 +221,8 @@ def measured_tokens(
     if problem := not_among(("all", "last"), "at=", at):
         raise ValueError(problem)
     if answers is None:
-        return [(ids, len(ids) - 1 if at == "last" else 0) for ids in tokenize(llm, prompts)]
+        firsts = ((ids, len(ids) - 1 if at == "last" else 0) for ids in tokenize(llm, prompts))
+        return [(ids, first, ids[first + 1 :]) for ids, first in firsts]
     if at != "all":
         raise ValueError('give answers or at="last", not both: an answer\'s tokens are measured')
     prompts = texts_of(prompts)
@@ -236,17 +238,18 @@ def measured_tokens(
 
 
 def _with_answer(llm, prompt, answer, name):
-    """The ids of a prompt and its answer without the last, which predicts nothing, and the place before the answer."""
+    """The ids of a prompt and its answer without the last, which predicts nothing, the place before the answer, and the
+    answer's ids."""
     if isinstance(answer, str):
         ids, places, _ = answer_span(llm, prompt, answer)
-        return ids[: places[-1]], places[0] - 1
+        return ids[: places[-1]], places[0] - 1, ids[places[0] : places[-1] + 1]
     if not isinstance(answer, Iterable):
         raise ValueError(f"the answer to {name} is a {type(answer).__name__}; give a text, or a list of token ids")
     answer = whole(answer)
     before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
     if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:
         raise ValueError(f"the answer to {name} is not a list of the model's token ids; give a text, or ids")
-    return before + answer[:-1], len(before) - 1
+    return before + answer[:-1], len(before) - 1, answer
 
 
 def without_template(llm: TransformersModel, prompts: Sequence[str]) -> bool:

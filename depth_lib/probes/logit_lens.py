@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from nnsight import TransformersModel
 
-from ..data.tokens import answer_span, greedy_settings, measured_tokens, texts_of, tokenize, without_template
+from ..data.tokens import greedy_settings, measured_tokens, tokenize, without_template
 from ..lenses.files import Lens, translators
 from ..models.check import verified_arch
 from ..params import warn
@@ -102,7 +102,7 @@ def logit_lens(
         raise ValueError("per_token needs all measures; leave out all_measures=False")
     arch = verified_arch(llm)
     if generate:
-        measured = [(ids, 0) for ids in tokenize(llm, prompts, generate=generate)]
+        measured = [(ids, 0, []) for ids in tokenize(llm, prompts, generate=generate)]
         if without_template(llm, prompts):
             warn(
                 "this model has a chat template, and these prompts do not use it; dl.chat_prompts(llm, questions) does"
@@ -111,9 +111,9 @@ def logit_lens(
         measured = measured_tokens(llm, prompts, answers, at)
     whole = not generate and answers is None and at == "all"
     settings, translation = greedy_settings(llm) if generate else None, translators(llm, lens, remote)
-    how = {"remote": remote, "over": "prompts"}
-    result = run(measure_logit_lens, llm, arch, measured, generate, all_measures, settings, translation, whole, **how)
-    one_token_loss_to_nan(result, [ids for ids, _ in measured])
+    how, read = {"remote": remote, "over": "prompts"}, [(ids, first) for ids, first, _ in measured]
+    result = run(measure_logit_lens, llm, arch, read, generate, all_measures, settings, translation, whole, **how)
+    one_token_loss_to_nan(result, [ids for ids, _ in read])
     generated, jsd = result.pop("generated"), result.pop("jsd")
     found = token_means(result)
     if all_measures:
@@ -121,24 +121,10 @@ def logit_lens(
     if generate:
         found["generated"] = llm.tokenizer.batch_decode(generated, clean_up_tokenization_spaces=False)
     if per_token:
-        new = generated if generate else _following(llm, measured, prompts, answers)
+        new = generated if generate else [following for *_, following in measured]
         found |= {"jsd": [of_prompt.half() for of_prompt in jsd]}
         found["tokens"] = [[llm.tokenizer.decode([token]) for token in ids] for ids in new]
     return Result("logit_lens", found, llm)
-
-
-def _following(llm, measured, prompts, answers):
-    """The ids of the token after each measured one, a list per prompt; of a whole prompt one less."""
-    following = [ids[first + 1 :] for ids, first in measured]
-    if answers is None:
-        return following
-    answers = [answers] if isinstance(answers, str) else answers
-    # an answer's last token is not in ids: it predicts nothing
-    last = [
-        answer_span(llm, prompt, answer)[0][-1] if isinstance(answer, str) else int(answer[-1])
-        for prompt, answer in zip(texts_of(prompts), answers, strict=True)
-    ]
-    return [[*ids, end] for ids, end in zip(following, last, strict=True)]
 
 
 def settling(jsd: torch.Tensor) -> torch.Tensor:

@@ -71,7 +71,7 @@ def relative_contribution(
     Sources: Csordás et al. 2025 (arXiv 2505.13898), Figures 2, 15, 16; angles: Gromov et al. 2024 (arXiv 2403.17887).
     Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].
     """
-    arch, measured = verified_arch(llm), measured_tokens(llm, prompts, answers, at)
+    arch, measured = verified_arch(llm), [(ids, first) for ids, first, _ in measured_tokens(llm, prompts, answers, at)]
     sums = run(measure_relative_contribution, llm, arch, measured, remote=remote, over="prompts", label="contribution")
     n_first = int(sums["n_tokens"][0])
     result = {"first_change": sums.pop("change")[:n_first].T}  # several jobs' `change` lie one after another
