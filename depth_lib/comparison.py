@@ -18,8 +18,8 @@ from .files import path_of, writable_folder, write_beside
 from .params import params_files
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
-from .results.result import Result, fitting
-from .results.schemas import ARTIFACTS, MissingArtifact
+from .results.result import fitting, probe_of
+from .results.schemas import MissingArtifact
 from .results.study import Study
 
 _MEASURED = {"at": "all", "generate": 0, "answers": None, "lens": None}  # settings and their defaults
@@ -190,7 +190,11 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
             raise ValueError(f'"{name}" is a model; give the prompts too: dl.compare({{"{name}": llm, …}}, prompts)')
         return {("", p.__name__): p(source, texts_of(prompts)) for p in (relative_contribution, logit_lens)}
     if isinstance(source, Mapping):
-        return {("", _probe_of(name, source)): fitting(source)}
+        if not (probe := probe_of(source)):
+            several = "; call compare for each probe" * all(isinstance(one, Mapping) for one in source.values())
+            keys = ", ".join(map(str, source))
+            raise ValueError(f'"{name}" is not the result of a probe; its keys are {keys}{several}')
+        return {("", probe): fitting(source)}
     folder = getattr(source, "folder", source)
     if not isinstance(folder, str | Path):
         raise ValueError(f'"{name}" is a {type(source).__name__}; give a model, a result, a Run or a folder of results')
@@ -208,15 +212,3 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
         several = ", ".join(study.models)
         raise ValueError(f"{name}: {folder} has {several}; give one model's, {folder}/{study.datasets[0]}/NAME")
     return {(dataset, probe): result for (dataset, _, probe), result in study.items()}
-
-
-def _probe_of(name: str, result: Mapping) -> str:
-    """The probe that a result in memory is of."""
-    if isinstance(result, Result):
-        return result.probe
-    whole = [probe for probe, schema in ARTIFACTS.items() if result.keys() >= schema.required.keys()]
-    partly = [probe for probe, schema in ARTIFACTS.items() if result.keys() & schema.shapes.keys()]
-    if whole or partly:
-        return (whole or partly)[0]
-    several = "; call compare for each probe" * all(isinstance(one, Mapping) for one in result.values())
-    raise ValueError(f'"{name}" is not the result of a probe; its keys are {", ".join(map(str, result))}{several}')
