@@ -11,7 +11,6 @@ from depth_lib.figures.marks import PUBLISHED
 from depth_lib.papers import FIGURES, HU
 from depth_lib.results.schemas import MissingArtifact
 from tests.figures.drawn import overlaps
-from tests.marks import slow
 from tests.report.studies import write_published
 from tests.synthetic import result_of, save
 
@@ -116,7 +115,8 @@ def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
         dl.paper("2b", tmp_path)
 
 
-@pytest.mark.parametrize("figure", ["gsm8k_hellaswag_cosine_similarity", slow("gsm8k_logit_lens_overlap")])
+@pytest.mark.slow
+@pytest.mark.parametrize("figure", ["gsm8k_hellaswag_cosine_similarity", "gsm8k_logit_lens_overlap"])
 def test_no_title_of_a_papers_figure_is_cut_and_a_result_without_its_keys_says_which(figure, tmp_path):
     write_published(tmp_path)
     assert overlaps(dl.paper(figure, tmp_path)) == []
