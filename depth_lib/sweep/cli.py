@@ -247,7 +247,7 @@ def real(asked: Options) -> int:
 
 @_takes("SET", "MODELS", "DATASETS", *_RUN, *_ENGINE)
 def sweep(asked: Options) -> int:
-    """Do the unfinished runs, then remake OUT's table if any result is newer. Example: sweep --set demo --jobs 2"""
+    """Execute the unfinished runs, then update OUT's table if any result is newer. Example: sweep --set demo --jobs 2"""
     if (failed := _run(asked, asked.runs())) or asked.LIST or is_new(asked.out):
         return failed
     return make_table(asked.out, [], [])
