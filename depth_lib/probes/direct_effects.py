@@ -32,8 +32,8 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     >>> dl.direct_effects(llm, "5 + 7 = ", "12")["direct_mlp"].shape
     torch.Size([4, 2])
 
-    direct[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − a_l))[k], at the position that predicts the answer's
-    token k, and the same for m_l. If it is positive, what the part adds makes the token more likely.
+    direct[l] = log softmax(lens(h_L))[k] − log softmax(lens(h_L − a_l))[k], and the same for m_l. h is read at the
+    position that predicts the answer's token k. If direct is positive, the part makes the token more likely.
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together

@@ -247,7 +247,7 @@ def real(asked: Options) -> int:
 
 @_takes("SET", "MODELS", "DATASETS", *_RUN, *_ENGINE)
 def sweep(asked: Options) -> int:
-    """Execute the unfinished runs, then update OUT's table if any result is newer. Example: sweep --set demo --jobs 2"""
+    """Run what is unfinished, then update OUT's table if any result is newer. Example: sweep --set demo --jobs 2"""
     if (failed := _run(asked, asked.runs())) or asked.LIST or is_new(asked.out):
         return failed
     return make_table(asked.out, [], [])
