@@ -52,5 +52,5 @@ def test_a_file_of_prompts_feeds_no_choices_and_long_prompts_of_ours_are_left_ou
     llm.config.max_position_embeddings = 700
     folder = tmp_path / "short"
     dl.save_model(llm, folder)
-    with pytest.warns(UserWarning, match="prompts of gsm8k are longer than the model's 700 positions and are left out"):
+    with pytest.warns(UserWarning, match="of 3 prompts are longer than the model's 700 positions and are left out"):
         assert main([*words[:1], str(folder), *words[2:], "--n-examples", "3"]) == 0

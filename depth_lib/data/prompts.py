@@ -81,45 +81,34 @@ def load_prompts(
             "is not a transformers tokenizer" if kind.MAX_TOKENS else f"is not needed: {dataset} has no MAX_TOKENS"
         )
         raise PromptError(f"tokenizer= {problem}; leave it out")
-    prompts, too_long, left_out = [], 0, 0
+    prompts, too_long = [], 0
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
     if limit and not tokenizer:
         if not kind.LENGTH_TOKENIZER:
             raise PromptError(f"{kind.path} has MAX_TOKENS without LENGTH_TOKENIZER; give its name too, or tokenizer=")
         tokenizer = _length_tokenizer(dataset, kind.LENGTH_TOKENIZER)
-    n_positions = None
-    if llm is not None:
-        from .tokens import positions_of, text_ids  # loads torch, which status and sweeps do without
-
-        tokenizer_of(llm)
-        n_positions = positions_of(llm)
     seed = 123 if seed is None else seed
     rows = kind.rows(source, seed) if column is None else column_of(file_rows(Path(source)), column)
     for where, row in rows:
         if limit and tokenizer and len(tokenizer.encode(kind.prompt(where, row))) > limit:
             too_long += 1
             continue
-        prompt = kind.prompt(where, row, part)
-        if llm is not None and n_positions and len(text_ids(llm.tokenizer, prompt)[0]) > n_positions:
-            left_out += 1
-            continue
-        prompts.append(prompt)
+        prompts.append(kind.prompt(where, row, part))
         if len(prompts) == wanted:
             break
-    if left_out:
-        warn(
-            f"{left_out} prompts of {dataset} are longer than the model's {n_positions:.0f} positions and are left out"
-        )
-    if len(prompts) == wanted:
-        return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
     name = source if alone or Path(source).suffix.lower() == ".txt" else kind.name_of(source)
     if not prompts:
         raise PromptError(f"{name} has no prompt{longer}; give a source with at least one")
-    if wanted < math.inf:
+    if len(prompts) < wanted < math.inf:
         warn(f"{name} has only {len(prompts)} prompts{longer}, not {wanted}; using all of them")
-    return prompts
+    if llm is None:
+        return prompts
+    from .tokens import fitting  # loads torch, which status and sweeps do without
+
+    tokenizer_of(llm)
+    return fitting(llm, prompts)
 
 
 def chat_prompts(

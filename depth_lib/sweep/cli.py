@@ -307,7 +307,7 @@ def prune(asked: Options, model: str) -> int:
     Example: prune SmolLM2-135M-Instruct --save shorter
     """
     from ..data.choices import shipped_choices  # loads torch
-    from ..data.prompts import load_prompts
+    from ..data.tokens import fitting
     from ..pruning import prune as without_blocks
 
     one = Run({"SOURCE": "sample"} | asked.given() | {"MODEL": model, "DATASET": "gsm8k"})
@@ -317,7 +317,7 @@ def prune(asked: Options, model: str) -> int:
         empty_folder(asked.SAVE, ParamsError)
     source, prompts = one.params.SOURCE, one.prompts
     if source in NAMED_SOURCES:  # ours, not the user's own: what is too long for the model is left out
-        prompts = load_prompts(one.params.DATASET, one.params.N_EXAMPLES, source, llm=one.llm)
+        prompts = fitting(one.llm, prompts)
     choices = shipped_choices(asked.CHOICES, source) if asked.CHOICES else ()
     pruned = without_blocks(one.llm, prompts, asked.AT_MOST, choices)
     pruned = replace(pruned, prompts=f"{pruned.prompts} of {one.params.DATASET} (source: {source})")

@@ -409,7 +409,7 @@ def test_our_own_prompts_that_are_too_long_for_a_model_are_left_out_and_counted(
     n_tokens = [len(toy.tokenizer(prompt)["input_ids"]) for prompt in whole]
     limit = sorted(n_tokens)[5]
     with patched(toy.config, max_position_embeddings=limit):
-        with pytest.warns(UserWarning, match="6 prompts of gsm8k are longer than the model's .* and are left out"):
+        with pytest.warns(UserWarning, match="^6 of 12 prompts are longer than the model's .* and are left out"):
             few = dl.load_prompts("gsm8k", 12, source="sample", llm=toy)
         assert few == [prompt for prompt, n in zip(whole, n_tokens, strict=True) if n <= limit]
         with pytest.raises(ValueError, match="positions; use a shorter text"):
