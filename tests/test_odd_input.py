@@ -126,6 +126,7 @@ def test_answers_to_choices_and_a_copied_lens_are_saved_and_read_like_other_resu
         read = dl.load_artifact(found.save(tmp_path / "answers.pt"))
         assert read.probe == "choice_accuracy" and read["meta"]["n_prompts"] == 1
         assert all(torch.equal(read[key], found[key]) for key in found.keys() - {"meta"})
+    assert repr(found).endswith("\n.save(path)"), "it has no figure, no depths and no layers"
     with pytest.raises(ValueError, match="no standard file name; give one, such as mine.pt"):
         found.save(tmp_path)
     fitted = copy.copy(dl.fit_lens(toy, [TEXT, TEXT], "ridge"))
