@@ -89,7 +89,6 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> fitted = dl.fit_lens(llm, texts, kind="ridge", path="lens.pt")
-    ridge lens, text 2 of 3 ...
     >>> dl.load_lens("lens.pt")["kind"]
     'ridge'
 

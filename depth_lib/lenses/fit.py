@@ -13,6 +13,7 @@ from ..data.tokens import tokenize
 from ..files import write_beside
 from ..models.check import arch_to_change, name_of, verified_arch
 from ..params import not_among, warn
+from ..progress import steps
 from ..remote.errors import JobFailed
 from ..remote.server import NO_GRADIENT
 from ..residual.budget import check_budget
@@ -42,7 +43,6 @@ def fit_lens(
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.fit_lens(llm, texts, kind="ridge")["A"].shape
-    ridge lens, text 2 of 3 ...
     torch.Size([4, 128, 128])
 
     "jacobian": A_l is the mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, and b = 0. V leaves
@@ -65,7 +65,7 @@ def fit_lens(
     - unembedding: a hash of the model's unembedding
     - save(path): writes the file that `path=` would
 
-    The change of the lens is printed after 1, 2, 4, 8 … texts. A usable Jacobian lens takes about 100 texts.
+    A usable Jacobian lens takes about 100 texts.
 
     Raises LensError for an unknown kind, if no text is long enough, for numbers that are not finite, and for a Jacobian
     lens on a server that returns no gradients.
@@ -77,7 +77,8 @@ def fit_lens(
     if problem := not_among(("jacobian", "ridge"), "kind=", kind):
         raise LensError(problem)
     fewest, shortest = (1, SKIPPED + 2) if kind == "jacobian" else (2, 2)
-    width = (arch_to_change if kind == "jacobian" else verified_arch)(llm).width
+    arch_of = arch_to_change if kind == "jacobian" else verified_arch
+    arch_of(llm)  # before the texts are tokenised
     all_ids = tokenize(llm, texts)
     long = [ids[:N_TOKENS] for ids in all_ids if len(ids) >= shortest]
     if len(long) < fewest:
@@ -88,26 +89,22 @@ def fit_lens(
         warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out")
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm)}
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
-    fewest_told = 1 if kind == "jacobian" else 1 + width // N_TOKENS  # before, a ridge is mostly its λ
     check_budget(budget)
     path = lens_path(path) if path else None  # before hours of fitting
     of_model = {"model": _model(llm), "dtype": str(llm.dtype)} if path else {}
-    done, lens, saved = {"n_done": 0, "sums": None}, None, time.monotonic()
+    done, saved = {"n_done": 0, "sums": None}, time.monotonic()
     unfinished = Path(f"{path}.fit")
     if path and unfinished.is_file() and (stored := torch.load(unfinished)).items() >= (made_from | of_model).items():
         done = stored
         print(f"{unfinished}: {done['n_done']} texts are done")
-    for n, ids in enumerate(long[done["n_done"] :], done["n_done"] + 1):
-        sums = _with_text(done["sums"], llm, ids, n, kind, budget, remote)
+    for n, ids in enumerate(steps(long[done["n_done"] :], f"{kind} lens"), done["n_done"] + 1):
+        sums = _with_text(done["sums"], llm, arch_of(llm), ids, n, kind, budget, remote)
         done = made_from | of_model | {"n_done": n, "sums": sums}
-        if (n >= fewest_told and n & (n - 1) == 0) or n == len(long):
-            before, lens = lens, _lens(done)
-            print(f"{kind} lens, text {n} of {len(long)}{_change(before, lens)}", flush=True)
         pause = _EVERY * (1 + done["sums"].nbytes / 2**28)
         if path and (n == len(long) or time.monotonic() > saved + pause):
             write(unfinished, done)
             saved = time.monotonic()
-    found = finite(lens or _lens(done), "the lens")
+    found = finite(_lens(done), "the lens")
     lens = Lens(A=found["A"], b=found["b"], kind=kind, unembedding=made_from["unembedding"])
     if path:
         write(path, published(lens) | {"n_prompts": len(long)} | made_from, write_beside)
@@ -124,12 +121,11 @@ def _model(llm):
     return hashlib.sha256(json.dumps([name_of(llm), sums]).encode()).hexdigest()
 
 
-def _with_text(sums, llm, ids, n, kind, budget, remote):
+def _with_text(sums, llm, arch, ids, n, kind, budget, remote):
     """The sums with text n: Jacobians [L, d, d], or moments of (h_l, 1) and h_L for the ridge.
 
     The ridge's moments [2, L, 1, d + 1, 2 d + 1] are for fitting and, for every tenth text, for choosing λ.
     """
-    arch = arch_to_change(llm) if kind == "jacobian" else verified_arch(llm)
     if kind == "jacobian":
         try:
             A = run(measure_jacobian, llm, arch, ids, budget, remote=remote, label=f"text {n}")["A"]
@@ -158,11 +154,3 @@ def _lens(done):
         of_layers.append(fit[:, d + 1 :].float())
     weights = torch.stack(of_layers)
     return {"A": weights[:, :d].mT + torch.eye(d, dtype=torch.float32), "b": weights[:, d]}
-
-
-def _change(before, lens):
-    """In words: ‖A − A before‖ / ‖A‖, the mean over layers."""
-    if before is None:
-        return ""
-    change = (lens["A"] - before["A"]).norm(dim=(1, 2)) / lens["A"].norm(dim=(1, 2))
-    return f": the maps changed by {change.mean():.1%} since the previous report"
