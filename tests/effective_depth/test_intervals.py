@@ -73,7 +73,7 @@ def test_identical_prompts_give_an_interval_of_zero_width(rule):
 def test_the_intervals_of_identical_prompts_have_a_note_and_others_have_none():
     curve = CURVES["steep"]["kl"]
     for curves, noted in (([curve] * 5, True), ([*[curve] * 4, 1.01 * np.asarray(curve)], False)):
-        result = prompts_of("kl", curves, "same")
+        result = result_of("logit_lens", len(curve), 5) | prompts_of("kl", curves, "same")
         notes = effective_depths(result).note[0], compare({"a": result, "b": result}).frame.note[0]
         assert all((note == EQUAL) == noted for note in notes)
 
