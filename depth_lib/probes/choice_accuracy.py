@@ -1,7 +1,7 @@
 """How likely a model finds the endings of a text, as it is and with its blocks in other orders."""
 
 import reprlib
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -84,21 +84,14 @@ def checked_choices(choices: Any) -> list[Choice]:
         raise ValueError(f"choices is of type {type(choices).__name__}; give a list, such as dl.load_choices()")
     given: list[Any] = list(() if choices is None else choices)
     for k, choice in enumerate(given):
-        if not isinstance(choice, Sequence) or isinstance(choice, str) or len(choice) != 3:
-            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give (context, endings, index of the right one)")
-        context, endings, right = choice
-        a_list = isinstance(endings, Collection) and not isinstance(endings, str | bytes | Mapping | Set)
-        if not a_list or not whole([right]) or right not in range(len(endings)):
-            raise ValueError(
-                f"choice {k} has endings {endings!r} and index {right!r} for the right one; give a list of endings and "
-                "the index of the right one"
-            )
-        if not all(isinstance(text, str) for text in (context, *endings)):
-            raise ValueError(f"choice {k} is {reprlib.repr(choice)}; give strings for the context and for every ending")
-        if len({*endings}) < 2:
-            raise ValueError(
-                f"choice {k} has only one ending, {[*endings][0]!r}, which is always picked; give two or more"
-            )
+        match choice:
+            case (str(), [*endings], right) if whole([right]) and right in range(len(endings)):
+                if all(isinstance(ending, str) for ending in endings) and len({*endings}) > 1:
+                    continue
+        raise ValueError(
+            f"choice {k} is {reprlib.repr(choice)}; give (context, endings, index of the right one), with two or more "
+            "different endings"
+        )
     if len({len(endings) for _, endings, _ in given}) > 1:
         raise ValueError("the choices have different numbers of endings; measure those with the same number together")
     return given
