@@ -51,8 +51,7 @@ class Options(Params):
     PROBES: Words = Field([], description=f"{', '.join(ARTIFACTS)}; by default those in the params files")
     SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, or your own")
     MODELS: Words = Field(
-        [],
-        description='models to run instead of those of --set: names, folders, GGUF files or Hub ids, as "A B" or A,B',
+        [], description='models, instead of those of --set: names, folders, GGUF files or Hub ids, as "A B" or A,B'
     )
     DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
     JOBS: int = Field(
@@ -224,7 +223,7 @@ def _kind(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return "|".join(typing.get_args(annotation))
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return _kind(next(kind for kind in typing.get_args(annotation)))
+        return "|".join(_kind(kind) for kind in typing.get_args(annotation) if kind is not type(None))
     if typing.get_origin(annotation) is list:
         return "NAMES"
     return {int: "INTEGER", float: "NUMBER", bool: "[yes|no]"}.get(annotation, "TEXT")
