@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, product, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -38,9 +38,7 @@ class Panel(NamedTuple):
     tokens: int = 0
 
 
-def plot(
-    kind: str, result: Mapping, ax: Axes | Sequence[Axes] = (), title: str | None = None, prompts: bool = False
-) -> Axes:
+def plot(kind: str, result: Mapping, ax: Axes | None = None, title: str | None = None, prompts: bool = False) -> Axes:
     """Draw a figure of a result.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
@@ -49,30 +47,28 @@ def plot(
 
     - kind: the figure's name; `dl.kinds_of` lists them
     - result: one, or several {name: result}; curves share a panel, heat maps have a row each
-    - ax: where to draw; by default a new figure
+    - ax: where to draw a figure of one panel; by default a new figure
     - title: instead of the figure's own
     - prompts: also draw each prompt's curve, thin and grey
 
     Returns the first axes.
 
-    Raises ValueError for an unknown figure, a result of a different probe, or the wrong number of axes.
+    Raises ValueError for an unknown figure, a result of a different probe, or `ax` for a figure of several panels.
     Cost: no forward pass.
     """
-    axes: list[Any] = [*np.ravel(np.asarray(ax))]
-    if not all(isinstance(one, Axes) for one in axes):
-        raise ValueError(f"ax is of type {type(ax).__name__}; give matplotlib axes, such as plt.gca()")
     panels, across, row = _panels_of(find_kind(kind), result, prompts)
-    if not axes:
+    if ax is None:
         return _drawn(panels, across, plt.figure(), row, title).axes[0]
-    if len(axes) != len(panels):
-        raise ValueError(f"{kind} of this result has {len(panels)} panels; give as many axes, not {len(axes)}")
+    if not isinstance(ax, Axes):
+        raise ValueError(f"ax is of type {type(ax).__name__}; give matplotlib axes, such as plt.gca()")
+    if len(panels) > 1:
+        raise ValueError(f"{kind} of this result has {len(panels)} panels; leave out ax=")
     with plt.rc_context(STYLE):
-        for one, panel in zip(axes, panels, strict=True):
-            panel.draw(one)
-            one.set(title=panel.title or (row.title if title is None else title), xlabel=row.xlabel, ylabel=row.ylabel)
-            if one.get_legend_handles_labels()[0]:
-                one.legend()
-    return axes[0]
+        panels[0].draw(ax)
+        ax.set(title=panels[0].title or (row.title if title is None else title), xlabel=row.xlabel, ylabel=row.ylabel)
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend()
+    return ax
 
 
 def figure_of(kind: Kind, result: Mapping, title: str | None = None) -> Figure:

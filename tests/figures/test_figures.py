@@ -152,9 +152,11 @@ def test_several_results_are_curves_in_one_panel_and_maps_in_a_row_each_with_the
     ]
     assert {ax.images[0].get_clim() for ax in panels(maps)} == {(0, 1)}
     _, axes = plt.subplots(1, 2)
-    assert plot("layer_effects", result_of("layer_effects", 8), axes) is axes[0]
-    with pytest.raises(ValueError, match="has 2 panels; give as many axes, not 1"):
+    assert plot("lens_kl", result_of("logit_lens", 8), axes[0]) is axes[0]
+    with pytest.raises(ValueError, match="has 2 panels; leave out ax="):
         plot("layer_effects", result_of("layer_effects", 8), axes[0])
+    with pytest.raises(ValueError, match="ax is of type ndarray; give matplotlib axes, such as plt.gca()"):
+        plot("lens_kl", result_of("logit_lens", 8), axes)
 
 
 def test_a_score_whose_interval_reaches_the_first_or_last_layer_is_hollow():
