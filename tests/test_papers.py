@@ -108,7 +108,7 @@ def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
             dl.paper(number, tmp_path)
     with pytest.raises(ValueError, match="has a panel per model; give a folder of results"):
         dl.paper("gsm8k_logit_lens_kl", result_of("logit_lens", 8))
-    with pytest.raises(ValueError, match='needs a relative_contribution result with the key "att_cos"'):
+    with pytest.raises(ValueError, match='needs a relative_contribution result with "att_cos"'):
         dl.paper("2b", result_of("logit_lens", 8))
     save(tmp_path, "toy-8l", "logit_lens")
     with pytest.raises(MissingArtifact, match="has no relative_contribution on gsm8k; run: .*sweep"):

@@ -90,13 +90,11 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
     results = by_name(result)
     for name, one in results.items():
         if not kind.values(one):
-            of, mine = f"has {', '.join(map(str, one)) or 'nothing'}", "yours"
-            if isinstance(one, Result) and one.probe == kind.probe:
-                of, mine = f"lacks {'part of this' if callable(kind.read) else 'it'}", f"your {one.probe} result"
-            elif isinstance(one, Result):
-                of = f"is from {one.probe}"
-            wanted = f"this figure needs a {kind.probe} result with the key{'s' * callable(kind.read)} {kind.needs}"
-            raise ValueError(f'{wanted}; "{name}" {of}' if name else f"{wanted}; {mine} {of}")
+            whose = f'"{name}"' if name else "yours"
+            has = f" has {', '.join(map(str, one)) or 'nothing'}"
+            if isinstance(one, Result):
+                has = f", from {one.probe}, lacks that"
+            raise ValueError(f"this figure needs a {kind.probe} result with {kind.needs}; {whose}{has}")
     if kind.mark == "curves":
         return [Panel("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind
     panels = [panel for name, one in results.items() for panel in _panels(kind, name, one)]
