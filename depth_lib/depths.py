@@ -35,7 +35,7 @@ def effective_depths(
     - of: a result, several by name, or a model from `load_model`
     - prompts: list of strings, for a model
     - control: also measure the same architecture with random weights (as transformers initialises them, seed 0)
-    - remote: as in a probe, for a model without a control
+    - remote: as for the probes; cannot be combined with control
 
     Returns a DataFrame with a row per rule; for several results, or with a control, also per model:
 

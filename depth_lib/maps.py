@@ -1,4 +1,4 @@
-"""Is a deep model a stretched shallow one? Affine maps from every layer of one to every layer of another.
+"""Is a deep model just a stretched version of a shallow one? Affine maps between all layers of two models.
 
     relative[m, l] = mean over held-out tokens of ‖W x + b − h_l‖ / max(‖h_l‖, 1e-6),   x = h_m of the source
 
@@ -46,7 +46,7 @@ def linear_maps(
     - texts: list of strings; every tenth is held out
     - what: "residual" (h_0 to h_L) or "contribution" (a_l + m_l of each block)
 
-    Returns float32, with M + 1 source and N + 1 target layers (contributions: M and N):
+    Returns a dict of float32 tensors, with M + 1 source and N + 1 target layers (contributions: M and N):
 
     - relative [M + 1, N + 1]: the relative error on the held-out texts
     - relative_mean [N + 1]: the error of predicting the mean
@@ -92,9 +92,9 @@ def stretch(result: Mapping) -> Estimate:
     >>> print(dl.stretch(dl.linear_maps(llm, llm, texts)))
     1.00 [1.00, 1.00]
 
-    1: the target is a stretched version of the source. Above 1 (1.31 for M = 4 source and N = 8 target blocks): its
-    first M layers are the source's, and the others follow. The line is fitted by least squares through the origin. The
-    interval is computed by leaving out one held-out text at a time.
+    1: the target is a stretched version of the source. Above 1: the extra layers come at the end (expected value for
+    M = 4 source and N = 8 target blocks: 1.31). The line is fitted by least squares through the origin. The interval is
+    computed by leaving out one held-out text at a time.
 
     - result: from `linear_maps`
 

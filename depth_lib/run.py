@@ -162,8 +162,8 @@ class Run:
 
     - cell: names and values of parameters, as `depth-lib run --help` lists them. Any other name is an error, except in
       a notebook's `globals()`, where only a misspelt parameter in capitals is an error
-    - prompts: your own list of strings; DATASET is then a name of your own. To give answers too, write a data set's
-      params file with ANSWERS
+    - prompts: your own list of strings; DATASET is then a name of your own. To supply answers as well, define a data
+      set (params file) with ANSWERS
 
     Attributes:
 
@@ -374,7 +374,7 @@ class Run:
 
     @cached_property
     def responses(self) -> list[str]:
-        """The stored response to each question, in the field that ANSWERS in the data set's params file names."""
+        """The stored response to each question, from the field named by ANSWERS in the data set's params file."""
         return self._load(load_prompts, self.params.DATASET, part="answer")
 
     @cached_property

@@ -200,15 +200,15 @@ def _not_finite(result, arguments, over, numbers=None):
 
 
 def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
-    """Measure both identities on a short prompt, in the running model's own dtype; once per loaded model.
+    """Check on a short prompt that a model satisfies two identities, in its own dtype. The result is cached.
 
     >>> llm = dl.load_model("toy-4l")
     >>> dl.check_model(llm)["tolerance"]
     1e-05
 
     Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token. Identity 2: lens(h_L) = the model's own logits.
-    Errors are relative to what the block adds (identity 1) or to the largest logit (identity 2), less what rounding
-    explains.
+    Errors are relative to what the block adds (identity 1) or to the largest logit (identity 2), minus the error
+    that rounding alone can cause.
 
     - llm: from `load_model`
     - remote: True for NDIF, or the address of a server

@@ -51,7 +51,7 @@ class DepthLog:
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
         """Measure a transformers model now, and return its row of `to_frame`.
 
-        - model: the transformers model in training; every module keeps its mode
+        - model: the model being trained; every module stays in train or eval mode as it was
         - step: the number of the training step, not smaller than in the previous call; measuring a step again replaces
           its row
 

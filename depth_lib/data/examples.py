@@ -18,8 +18,8 @@ TERMS = range(2, 7)  # of drawn sums
 class Example(NamedTuple):
     """A question with its level and its answer, which follows it immediately.
 
-    within: measure effects at positions drawn inside the answer, for worked solutions; otherwise from the position
-    that predicts the answer's first token.
+    within: True measures effects at positions inside the answer, for worked solutions; False at the position that
+    predicts its first token.
     """
 
     level: int
@@ -40,7 +40,8 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     - source: as for `load_prompts`
     - seed: for shuffling, and for drawing sums
 
-    Returns a list of Example(level, question, answer, within).
+    Returns a list of Example(level, question, answer, within). With within=True, `depth_by_difficulty` measures at
+    positions inside the answer (worked solutions), not at the one that predicts its first token.
 
     Raises PromptError for a data set without levels, and as `load_prompts` does.
     Source: Csordás et al. 2025, section 4.

@@ -1,4 +1,4 @@
-"""Orders in which a model's blocks can run: lists of block numbers, one after the other on the residual stream."""
+"""Orders in which a model's blocks can run, as lists of block numbers."""
 
 import reprlib
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
 
 
 def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
-    """The orders of one kind, for `block_orders`.
+    """Lists of block orders for `block_orders`: with blocks removed, repeated, reversed or swapped.
 
     >>> dl.orders("removals", 4, [2])
     [[2, 3], [0, 3], [0, 1]]
@@ -46,7 +46,7 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
     - sizes: the numbers n of blocks in a stretch: a list, "doubling" (1, 2, 4 … up to half of them) or "all"; ignored
       for swaps
 
-    Returns a list of orders: one for every start and every n.
+    Returns a list of orders, one for every start and every n.
 
     Raises ValueError for an unknown kind, for a wrong n_layers, and for sizes outside 1..L − 1.
     Cost: none.

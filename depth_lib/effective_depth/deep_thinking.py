@@ -30,7 +30,7 @@ def deep_thinking_ratio(
 
     - result: from `logit_lens` with generate= or answers=, one response per prompt
     - g: bits; values other than 0.5 need per_token=True in the lens
-    - rho: the share of the layers after which a token is late
+    - rho: ρ, the share of the layers after which a token must settle to be deep-thinking
     - correct: whether each response is right, numbers or booleans
 
     Returns a frame with a row per response: `tokens` (the number of its tokens), `ratio`, and `correct` if given. Its

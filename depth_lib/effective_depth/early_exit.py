@@ -1,4 +1,4 @@
-"""The time that leaving the model early would save."""
+"""The time that early exit would save."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from .rules import as_array
 
 
 def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
-    """For each exit layer, the share of a response's tokens that stay the same, and the best speed of self-speculation.
+    """For each exit layer, the share of a response's tokens that stay the same, and the best self-speculation speed-up.
 
     >>> llm = dl.load_model("toy-4l")
     >>> lens = dl.logit_lens(llm, ["5 + 7 = "], generate=4)

@@ -139,7 +139,7 @@ RULES = {
 def effective_depth_cosine(
     att_cos: Curve | Mapping, mlp_cos: Curve | None = None, layer_cos: Curve | None = None
 ) -> int | None:
-    """The last layer at which the mean of the three cosines is negative and the next layer's mean is not.
+    """The last layer where the mean of the three cosines is negative and that of the next layer is not.
 
     >>> dl.effective_depth_cosine([-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2])
     1
@@ -150,7 +150,7 @@ def effective_depth_cosine(
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
-    Raises ValueError for a curve that is not finite, or with a value that is impossible.
+    Raises ValueError if a curve has values that are not finite or not possible.
     Source: Hu et al. 2025, Table 1.
     Cost: no forward pass.
     """
@@ -170,7 +170,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
-    Raises ValueError for a curve that is not finite, or with a value that is impossible.
+    Raises ValueError if a curve has values that are not finite or not possible.
     Source: Hu et al. 2025, Table 1.
     Cost: no forward pass.
     """
@@ -178,7 +178,8 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
 
 
 def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
-    """The first layer at which the logit lens shares more than 30 % of its top five tokens with the output.
+    """The first layer where the logit lens shares, on average over positions, more than 30 % of its top five tokens
+    with the output.
 
     >>> dl.effective_depth_overlap([0.0, 0.2, 0.4, 0.9])
     2
@@ -186,11 +187,11 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
     The first l in 0..L − 2 with overlap[l] > threshold.
 
     - overlap: a curve [L] in [0, 1], or the result of `logit_lens`
-    - threshold: the share
+    - threshold: the overlap that must be exceeded
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
-    Raises ValueError for a curve that is not finite, or with a value that is impossible.
+    Raises ValueError if a curve has values that are not finite or not possible.
     Source: Hu et al. 2025, Table 1.
     Cost: no forward pass.
     """

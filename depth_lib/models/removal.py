@@ -33,7 +33,7 @@ def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersMod
     - n: the number of blocks to remove
 
     Returns a model that works with every probe and with `dl.save_model`. `model._module` is the transformers model,
-    for `generate`. If its config cannot say which blocks were kept, a warning says so and saving is refused.
+    for `generate`. If the config cannot express which blocks run, you get a warning, and the model cannot be saved.
 
     Raises ValueError for blocks that the model does not have, if none is left, or if it is spread over several
     devices.
@@ -84,10 +84,10 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     6
 
     - llm: from `load_model`
-    - order: block numbers, which may repeat or be absent
+    - order: block numbers, which may be repeated or left out
 
     Returns a model that works with every probe and with `dl.save_model`, which saves a repeated block as several
-    copies. If its config cannot say which blocks run, a warning says so and saving is refused.
+    copies. If the config cannot express which blocks run, you get a warning, and the model cannot be saved.
 
     Raises ValueError for an order that is empty or has unknown numbers, or if the model is spread over several
     devices, and ModelError if its weights are on a server.

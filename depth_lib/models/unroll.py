@@ -30,11 +30,11 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     - norm_between: apply the final norm after each pass, as part of its last block; by default True for Ouro alone
 
     Returns a transformers model for `dl.load_model(unrolled, tokenizer)`. It runs without a cache and cannot be saved.
-    A block that ends with a norm has no separate attention and MLP: only the inputs and outputs of such a model's
-    blocks are measured.
+    With a norm between passes, attention and MLP cannot be measured separately: only the blocks' inputs and outputs
+    are.
 
     Raises ModelError for anything other than a transformers model, ValueError for passes below 1 or not whole, and
-    ArchitectureError for a model that loops in its own way.
+    ArchitectureError for a model that is not a single stack of blocks, such as one with a loop other than Ouro's.
     Source: Zhu et al. 2025 (Ouro, arXiv 2510.25741).
     Cost: no weight is copied; two passes of 4 tokens.
     """

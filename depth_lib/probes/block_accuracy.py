@@ -41,7 +41,7 @@ def block_accuracy(
     - orders: K lists of block numbers. By default, each block is removed in turn, so K = L
     - remote, budget: as for `layer_effects`
 
-    Returns float32:
+    Returns a dict of float32 tensors:
 
     - `accuracy` [K]: the share of right answers; `unchanged_accuracy` [1]: that of the whole model; `chance` [1]: 1 / E
     - `change`, `change_low`, `change_high` [K]: accuracy minus the unchanged one, with its 95 % interval over

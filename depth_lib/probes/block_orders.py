@@ -43,8 +43,8 @@ def block_orders(
     >>> result["order_loss"]  # nats per token
     tensor([0.0000, 0.6892, 0.1977])
 
-    An order is a list of block numbers, run one after the other. Numbers may repeat or be absent. A block keeps its
-    own mask and positions.
+    An order lists the blocks to run, by number. Blocks may be repeated or left out. A block keeps its own mask and
+    positions.
 
     - llm: from `load_model`
     - prompts: list of strings
@@ -53,7 +53,7 @@ def block_orders(
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
-    Returns float32 means over tokens, then prompts:
+    Returns a dict of float32 tensors, means over tokens, then prompts:
 
     - order_loss [K]: rise in −log p(next token), nats; negative if the order predicts better
     - order_kl [K]: KL(y ‖ ȳ), nats

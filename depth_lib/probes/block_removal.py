@@ -54,7 +54,7 @@ def block_removal(
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
-    Returns float32 means over tokens, then prompts:
+    Returns a dict of float32 tensors, means over tokens, then prompts:
 
     - removal_loss [N, L]: rise in −log p(next token), nats, over n and s; NaN where s + n > L
     - removal_kl [N, L]: KL(y ‖ ȳ), nats
@@ -75,7 +75,7 @@ def block_removal(
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
     Cost: two forward passes per prompt, and up to L / 2 more for each n; "refined" adds as many for each
-    further n. For a part: four, and about 1.5 L more.
+    further n. For attention or MLP: four passes, and about 1.5 L more.
     """
     arch, ids = arch_to_change(llm, part), tokenize(llm, prompts)
     long_enough(ids, 2, "a loss")

@@ -48,7 +48,7 @@ def choice_accuracy(
     - remote, budget: as for `layer_effects`
     - order: the block numbers in the order in which they run, or K such lists
 
-    Returns float32. For K orders, all but `chance` and `unchanged_correct` have a first axis K:
+    Returns a dict of float32 tensors. For K orders, all but `chance` and `unchanged_correct` have a first axis K:
 
     - `log_probs` [C, E]: Σ log p in nats
     - `correct` [C]: 1 where acc_norm picks the right ending, else 0

@@ -39,15 +39,15 @@ def depth_by_difficulty(
     ([2.0, 3.0, 4.0, 5.0, 6.0], torch.Size([5, 4, 4]))
 
     Effects are defined as in `layer_effects`, except that t is the position that predicts the answer's first token. For
-    an example with `within`, t is instead each of up to 4 positions inside the answer, drawn with seed 123. Effects are
-    maxima over t.
+    an example with within=True (a worked solution), t is each of up to 4 positions inside the answer, drawn with seed
+    123. Effects are maxima over t.
 
     - llm: from `load_model`
-    - examples: from `load_examples`, or a list of Example(level, question, answer)
+    - examples: from `load_examples`, or a list of Example(level, question, answer, within=False)
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
-    Returns float32, for E examples of K levels:
+    Returns a dict of float32 tensors, for E examples of K levels:
 
     - layer_effect [E, L, L], output_effect [E, L], level [E]: per example
     - levels [K]: the levels
@@ -56,9 +56,9 @@ def depth_by_difficulty(
     - layer_effect_rounding_floor, output_effect_rounding_floor [E]: effects below this may be rounding errors (only in
       half precision or with quantised weights)
 
-    Raises ValueError without examples, or for one without an answer or without a token between the first and t.
+    Raises ValueError without examples, or for an example with no answer or no token between the first one and t.
     Source: Csordás et al. 2025, Figure 7.
-    Cost: as `layer_effects` for one position per example, up to four with `within`.
+    Cost: as `layer_effects` for one position per example, up to four with within=True.
     """
     if isinstance(examples, str) or not isinstance(examples, Iterable | None):
         raise ValueError(f"examples is of type {type(examples).__name__}; give a list, such as dl.load_examples(...)")

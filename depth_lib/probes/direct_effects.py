@@ -39,14 +39,14 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     - question, answer: strings, tokenised together
     - remote: True for NDIF, or the address of a server
 
-    Returns float32:
+    Returns a dict of float32 tensors:
 
     - `direct_att`, `direct_mlp` [L, A]: nats, for each of the answer's A tokens; 0 for a part that a block lacks. Their
       sum over A is the effect on the whole answer
     - `answer_log_prob` [A]: log softmax(lens(h_L))[k], nats
     - `tokens`: A strings
 
-    Raises ValueError if the answer has no token of its own, or for a model whose attention and MLP cannot be told
+    Raises ValueError if the answer adds no token to the question, or for a model whose attention and MLP cannot be told
     apart.
     Source: direct logit attribution (Elhage et al. 2021) without a frozen norm.
     Cost: one pass, and 2 L + 1 unembeddings of A tokens.

@@ -53,7 +53,7 @@ def layer_effects(
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass; by default chosen from the device's memory
 
-    Returns float32:
+    Returns a dict of float32 tensors:
 
     - max_<mode>_layer [L, L]: effects; row: skipped block, column: affected block
     - max_<mode>_out [L, 1]: effect on the output probabilities

@@ -44,7 +44,7 @@ def local_effects(
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 
-    Returns float32:
+    Returns a dict of float32 tensors:
 
     - max_<mode>_local [L, L]: effects; row: removed block, column: affected block, 0 for l ≤ s
     - max_<mode>_local_by_prompt [P, L, L]: per prompt

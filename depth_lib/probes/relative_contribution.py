@@ -55,7 +55,7 @@ def relative_contribution(
     - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured
     - at: "all" positions of the prompts, or the "last" of each
 
-    Returns float32, means over the measured tokens:
+    Returns a dict of float32 tensors, means over the measured tokens:
 
     - `rc_att`, `rc_mlp`, `rc_layer`, `att_cos`, `mlp_cos`, `layer_cos`, `io_cos`, `norm_att`, `norm_mlp` [L];
       `norm_residual` [L + 1]

@@ -53,7 +53,7 @@ def residual_erasure(
     - erasure_effect_rounding_floor [L + 1]: effects below this may be rounding errors (only in half precision or with
       quantised weights)
 
-    Raises ValueError if the answer has no token of its own, or nothing precedes it.
+    Raises ValueError if the answer adds no token to the question, or nothing precedes it.
     Source: Csordás et al. 2025, Figure 6.
     Cost: a forward pass per baseline prompt, and about T L / 2 passes over the question and answer. In half precision,
     each call of a block also computes an unmodified row, and the rounding floor takes up to 24 more passes.
