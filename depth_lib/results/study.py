@@ -68,16 +68,9 @@ class Study(dict):
             raise MissingArtifact(*self.problems[:1] or [f"{self.folder} has no result of these; {there}"])
         self.paths = {key: self._found[key] for key in self}
         self.pairs = sorted({parse_name(path).pair for path in self._found.values()} - {""})
-        self.problems += [*(self._not_begun() if models is None else ()), *self._outdated(), *self._mixtures()]
+        self.problems += [*self._outdated(), *self._mixtures()]
         for problem in self.problems:
             warn(problem)
-
-    def _not_begun(self) -> Iterator[str]:
-        """A line that names the runs of the folder that have no result yet."""
-        begun = {(dataset, model) for dataset, model, _ in self._found}
-        runs = [path.parts[-3:-1] for path in sorted(self.folder.glob(f"*/*/{RECORD}"))]
-        if left := [f"{dataset} × {model}" for dataset, model in runs if (dataset, model) not in begun]:
-            yield f"no results yet of {', '.join(left)}; repeat the sweep to make them"
 
     def _outdated(self) -> Iterator[str]:
         """A line for each result of an earlier version of its probe or of another model, one for unknown origins."""

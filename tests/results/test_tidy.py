@@ -63,16 +63,6 @@ def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp
             dl.load_results(place)
 
 
-def test_runs_of_the_folder_without_a_result_are_named_in_one_line(tmp_path):
-    write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"])
-    for run in ("gsm8k/toy-8l", "aime24/toy-4l"):
-        (tmp_path / run).mkdir(parents=True)
-        (tmp_path / run / "run.json").write_text("{}")
-    with pytest.warns(UserWarning, match="^no results yet of aime24 × toy-4l, gsm8k × toy-8l; repeat the sweep"):
-        assert len(Study(tmp_path).problems) == 1
-    assert not Study(tmp_path, ["toy-4l"]).problems
-
-
 def test_data_sets_with_levels_of_difficulty_only_have_no_depths(tmp_path):
     probes = {
         "gsm8k": ["logit_lens"],
