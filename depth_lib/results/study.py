@@ -23,7 +23,6 @@ from .schemas import (
     TABLE_PROBES,
     ArtifactError,
     MissingArtifact,
-    is_result,
     label_of,
     parse_name,
     without_pair,
@@ -210,11 +209,8 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
                     warn(f"reading {path}, not {found[key][1].name} beside it; remove one")
                 found[key] = (name.pair, name.changed, rows.index(name.probe)), path
     if not found:
-        of_part = zip(folder.absolute().parents, ("*/*.pt", "*.pt"), strict=False)  # a data set's, a run's
-        give = next((f"give {above}, or " for above, inner in of_part if any(map(is_result, folder.glob(inner)))), "")
-        if give or folder.is_file() or any(folder.glob("*.pt")):
-            raise MissingArtifact(
-                f"{folder} has no DATASET/MODEL/*.pt; {give}read one file with dl.load_artifact(path)"
-            )
-        raise MissingArtifact(f"no results under {folder.absolute()}; run: {command('sweep', OUT=folder)}")
+        raise MissingArtifact(
+            f"no results (DATASET/MODEL/*.pt) under {folder.absolute()}; give the OUT of a run, read one file with "
+            f"dl.load_artifact(path), or run: {command('sweep', OUT=folder)}"
+        )
     return {key: path for key, (_, path) in sorted(found.items(), key=lambda item: item[1][0])}
