@@ -32,8 +32,6 @@ from .models.gguf import WHEELS, gguf_in
 from .params import (
     FIVE_PROBES,
     NAMED_SOURCES,
-    DatasetFile,
-    ModelFile,
     Params,
     ParamsError,
     checked,
@@ -72,7 +70,7 @@ def resolved(given: Mapping) -> Params:
 
     MODEL may also be a folder, a GGUF file or a Hub id. ParamsError for a wrong value or an unknown name.
     """
-    given = checked({name: given.get(name) for name in Params.model_fields})
+    given = checked(given)
     of_dataset = find_dataset(given.get("DATASET", "gsm8k")) or {}
     of_model = _model_values(given.get("MODEL", "toy-8l"), given.get("MODEL_ID"))
     if given.get("DATASET", "gsm8k") not in SAMPLES and "SOURCE" in of_dataset:
@@ -137,20 +135,13 @@ def _own_dtype(model_id: str) -> str:
         return "bfloat16"
 
 
-def _refuse_others(names: Sequence[str], is_module: bool) -> None:
-    """ParamsError for a name that is not a parameter of a run; in a module's globals, only for a misspelt one."""
-    of_files = {*DatasetFile.model_fields, *ModelFile.model_fields} - {*Params.model_fields}
+def _of_notebook(names: Mapping) -> dict:
+    """The parameters among a notebook's globals; ParamsError for a misspelt one in capitals."""
     for name in names:
-        is_own = is_module and (not name.isupper() or name in {*of_files, "MODELS", "DATASETS"})
-        if name in Params.model_fields or is_own:
-            continue
-        if name in of_files:
-            raise ParamsError(f"{name} is not a parameter of a run; write it in params/datasets/NAME.yaml")
-        near = get_close_matches(name.upper(), Params.model_fields, cutoff=0.9 if is_module else 0.6)
-        if near:
+        near = get_close_matches(name, Params.model_fields, cutoff=0.9)
+        if near and name.isupper() and name not in {*Params.model_fields, "MODELS", "DATASETS", "ANSWERS"}:
             raise ParamsError(f"{name} is not a parameter; did you mean {near[0]}? Rename or delete {name}")
-        if not is_module:
-            raise ParamsError(f"{name} is not a parameter; delete it. depth-lib run --help lists the parameters")
+    return {name: names[name] for name in names if name in Params.model_fields}
 
 
 class Run:
@@ -179,8 +170,7 @@ class Run:
     def __init__(self, cell: Mapping, prompts: Sequence[str] | None = None):
         if not isinstance(cell, Mapping):
             raise ParamsError(f'a {type(cell).__name__} has no parameters; give a dict: dl.Run({{"MODEL": "toy-8l"}})')
-        _refuse_others([str(name) for name in cell], is_module=any(str(name).startswith("__") for name in cell))
-        self.params = params = resolved(cell)
+        self.params = params = resolved(_of_notebook(cell) if "__name__" in cell else cell)
         self.out = in_project(params.OUT)
         self.remote = params.REMOTE
         of_dataset = find_dataset(params.DATASET) or {}

@@ -278,14 +278,22 @@ def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own
 
 
 def test_names_that_are_no_parameter_are_refused_and_in_a_notebook_only_capitals_that_nearly_spell_one(cell):
-    said = {name: f"^{name} is not a parameter; did you mean " for name in ("n_example", "ANSWRS", "MODELS")}
-    said |= {name: f"^{name} is not a parameter of a run; write it in params/data" for name in ("ANSWERS", "TEMPLATE")}
-    for name, message in (said | {"xyz": "^xyz is not a parameter; delete it"}).items():
+    near = {"n_example": "N_EXAMPLES", "ANSWRS": "ANSWER", "MODELS": "MODEL"}
+    said = {name: f'^key "{name}" is not known; did you mean {other}\\?$' for name, other in near.items()}
+    for name, message in (said | {"xyz": '^key "xyz" is not known; use "MODEL", '}).items():
         with pytest.raises(ParamsError, match=message):
             Run(cell | {name: 3})
     with pytest.raises(ParamsError, match="^N_EXAMPLE is not a parameter; did you mean N_EXAMPLES?"):
         Run(cell | {"N_EXAMPLE": 3, "__name__": "__main__"})
-    own = {"SEEDS": [1], "MODELS": ["a"], "TRAINING": "base", "MY_NAMES": 1, "n_example": 3, "__name__": "__main__"}
+    own = {
+        "SEEDS": [1],
+        "MODELS": ["a"],
+        "ANSWERS": ["b"],
+        "TRAINING": "base",
+        "MY_NAMES": 1,
+        "n_example": 3,
+        "__name__": "__main__",
+    }
     assert Run(cell | own).params.N_EXAMPLES == 3
 
 
