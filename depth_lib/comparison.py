@@ -35,7 +35,7 @@ Source = Mapping | TransformersModel | str | Path
 class Comparison:
     """The result of `compare`. Printing it shows `frame`.
 
-    - results: (dataset, probe) -> name -> result; an unknown data set is ""
+    - results: (dataset, probe) -> name -> result; the data set is "" if unknown
     """
 
     results: Mapping[tuple[str, str], Mapping[str, Mapping]]
@@ -54,9 +54,9 @@ class Comparison:
         - ed_first, ed_second: their effective depths, layers
         - ratio_first, ratio_second: (layer + 1) / L
         - difference: ratio_second − ratio_first
-        - low, high: the 95 % interval of the difference; NA without an interval or a limit
+        - low, high: the 95 % interval of the difference; NA if there is no interval, or no limit at that end
         - prompts: the number of prompts of the second model
-        - note: why a value is missing, or how prompts were compared
+        - note: why a value is missing, or how the prompts were compared
         """
         rows = [
             {"dataset": dataset, "rule": name, "first": first, "second": second}
@@ -74,9 +74,10 @@ class Comparison:
     def plot(self, kind: str = "") -> list[Figure]:
         """Draw a figure of all models, one per data set. Curves share a panel; each model has its own row of heat maps.
 
-        - kind: the figure's name; by default every one of `FIGURES` that the results have the keys for
+        - kind: the figure's name; by default cosine, relative_contribution, lens_kl, lens_overlap, layer_effects and
+          output_change, as far as the results have their keys
 
-        Raises ValueError if not all results have what the figure needs.
+        Raises ValueError if a result lacks what the figure needs.
         """
         figures = [figure for name in ([kind] if kind else FIGURES) for _, figure in self._drawn(name)]
         if kind and not figures:
@@ -84,7 +85,7 @@ class Comparison:
         return figures
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write the frame as depths.csv and the figures as .png and .pdf, and return the paths of the .csv and .png.
+        """Write depths.csv (the frame) and the figures as .png and .pdf; returns the paths of the .csv and .png files.
 
         A different file that is already there is renamed to `<name>.replaced-1`.
         """
@@ -103,7 +104,7 @@ class Comparison:
 
 
 def _difference(rule: Rule, first: Mapping, second: Mapping) -> dict:
-    """Both depths, their difference and its interval, or the note that says why they are not there."""
+    """Both depths, their difference and its interval, or a note on why they are missing."""
     name = next(name for name, other in RULES.items() if other is rule)
     depths = [effective_depths(result).set_index("rule").loc[name] for result in (first, second)]
     row = {"ed_first": depths[0].ed, "ed_second": depths[1].ed, "prompts": depths[1].prompts, "note": ""}

@@ -83,8 +83,8 @@ class Params(BaseModel):
     PASSES: int = Field(
         1, ge=1, description="how many times the blocks run; each pass has its own layers in the results"
     )
-    LENS: str | None = Field(None, description="a lens file; the logit lens is also computed with it")
-    CONTROL: bool = Field(False, description="measure the same architecture with random weights too")
+    LENS: str | None = Field(None, description="a lens file; logit_lens then runs both without and with it")
+    CONTROL: bool = Field(False, description="also measure the same architecture with random weights")
     REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], BeforeValidator(_no_number)] = Field(
         False, description='run on NDIF, or on the server at a URL; "local" tests a remote run on this machine'
     )
@@ -101,8 +101,12 @@ class Params(BaseModel):
         0, ge=0, description="generate up to this many tokens per prompt, and apply the logit lens to them too"
     )
     PROBES: Words = Field(FIVE_PROBES, description="names of the probes to run")
-    PAIR: str = Field("sum", description="name of the question–answer pair for erasure and gradients")
-    QUESTION: str | None = Field(None, description="your own question in place of PAIR's; needs ANSWER")
+    PAIR: str = Field(
+        "sum",
+        description="question and answer for probes that need them: sum, spouse, fractions, signed_sum, nested, "
+        "product, addition or multiplication",
+    )
+    QUESTION: str | None = Field(None, description="your own question instead of PAIR; needs ANSWER")
     ANSWER: str | None = Field(None, description="the answer to QUESTION")
     SEED: int = Field(123, description="random seed")
     OUT: str = Field("outputs/notebook", min_length=1, description="folder of the results")

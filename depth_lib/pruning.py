@@ -1,4 +1,4 @@
-"""Remove the blocks that a model can do without, save it, and say what that costs."""
+"""Remove blocks that a model can do without, save the shorter model, and report the cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ tags: [pruned]
 
 {removable}. {accuracy}
 
-The blocks were chosen with depth_lib's `block_removal`, using every second of {prompts}; the loss is measured
-on the others. The model was not trained after the removal.
+The blocks were chosen with depth_lib's `block_removal`, using half of {prompts}; the loss was measured on the
+other half. The model was not trained after the removal.
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -41,9 +41,9 @@ class Pruned:
 
     - removable: the removed blocks
     - model: the shorter model
-    - accuracy: a sentence on the accuracy before and after, or ""
+    - accuracy: a sentence on the accuracy before and after, or "" without choices
     - base: the name of the original model
-    - prompts: the prompts on which the blocks were chosen and the loss measured, in words: "5 prompts"
+    - prompts: a description of the prompts that were used, such as "5 prompts"
     """
 
     removable: Removable
@@ -58,7 +58,7 @@ class Pruned:
     def save(self, folder: str | Path) -> Path:
         """Write a new folder that transformers reads, and return the path of its model card, README.md.
 
-        Raises ValueError if the folder is not empty, or if the config cannot say which blocks the model has.
+        Raises ValueError if the folder is not empty, or if the config cannot express which blocks run.
         """
         folder = path_of(folder)
         save_model(self.model, folder)

@@ -49,14 +49,14 @@ class DepthLog:
 
     @with_checked_kinds
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Measure a transformers model now, and return its row of `to_frame`.
+        """Measure a transformers model, and return its row of `to_frame`.
 
         - model: the model being trained; every module stays in train or eval mode as it was
         - step: the number of the training step, not smaller than in the previous call; measuring a step again replaces
           its row
 
         Runs `relative_contribution` and `logit_lens` without gradients. A missing depth is NaN, and `reason` says why.
-        Weights that became NaN give a row of NaN.
+        If a weight is not finite, the row is NaN.
 
         Raises ValueError for an earlier step or for sharded weights, and ModelError as `load_model` does.
         Cost: two forward passes per prompt, and the unembedding of every layer.
@@ -99,7 +99,7 @@ class DepthLog:
         return row
 
     def _resume(self, path: Path, step: int) -> None:
-        """Begin with the rows that the file has before this step; with later ones, a copy of it stays."""
+        """Begin with the file's rows before this step; if it also has later ones, it is kept under a new name."""
         try:
             frame = pd.read_csv(path, float_precision="round_trip")
             earlier = frame[frame.step < step]
@@ -153,8 +153,8 @@ class DepthCallback(TrainerCallback):
     - tokenizer: by default the Trainer's own
 
     `callback.log` is a `DepthLog`, written to depth_log.csv in the Trainer's folder. When training is resumed from a
-    checkpoint, the log begins with the rows of this file up to the checkpoint's step; give the same prompts. Each
-    measurement also adds an entry to `trainer.state.log_history`: `step`, `prompts_loss` and, where found,
+    checkpoint, the log begins with the rows of this file up to the checkpoint's step; use the same prompts. Each
+    measurement also adds an entry to `trainer.state.log_history`: `step`, `prompts_loss` and, if there is such a depth,
     `depth_cosine`, `depth_kl` and `depth_overlap`.
     """
 

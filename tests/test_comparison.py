@@ -83,7 +83,7 @@ def test_prompts_are_the_same_if_their_texts_are_not_if_their_lengths_are(base_a
     alike, other = ({"meta": {"prompts_hash": name}} for name in ("a", "b"))
     paired = dl.compare({"base": base | alike, "tuned": tuned | alike}).frame
     independent = dl.compare({"base": base | alike, "tuned": tuned | other}).frame
-    assert (paired.note == "").all() and independent.note.str.startswith("compared as independent").all()
+    assert (paired.note == "").all() and independent.note.str.startswith("treated as independent").all()
     longer = base | alike | {"n_tokens": base["n_tokens"] + 1}  # with a first token of its own
     assert (dl.compare({"base": base | alike, "tuned": longer}).frame.note == "").all()
 
@@ -93,7 +93,7 @@ def test_results_in_memory_are_paired_if_they_are_of_the_same_texts(base_and_tun
     assert (paired.note == "").all()
     others = dl.logit_lens(toy, [text + "." for text in dl.load_prompts("mquake", 4, source="embedded")])
     independent = dl.compare({"base": base_and_tuned[0], "others": others}).frame
-    assert len(independent) == 2 and independent.note.str.startswith("compared as independent").all()
+    assert len(independent) == 2 and independent.note.str.startswith("treated as independent").all()
 
 
 def test_models_are_measured_on_the_prompts_that_are_given():

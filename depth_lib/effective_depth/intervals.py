@@ -21,7 +21,7 @@ from .rules import Rule, as_array
 LEVEL, FEWEST = 0.95, 3
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 EQUAL = "all prompts have the same values, so the interval has no width; give different prompts"
-UNPAIRED = "compared as independent: not known to be the same prompts"
+UNPAIRED = "treated as independent samples: not known to be the same prompts"
 
 
 class NoInterval(ArtifactError):

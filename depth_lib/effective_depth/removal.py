@@ -20,7 +20,7 @@ class Removable:
       (NaN: no interval)
     - n_layers: blocks of the model
     - at_most: the allowed rise, nats per token
-    - note: why the answer is unknown, or which number of blocks was not tried; else ""
+    - note: why the answer is unknown, or which number of blocks was not tried, or ""
     """
 
     n: int
@@ -32,14 +32,14 @@ class Removable:
 
     def __repr__(self) -> str:
         if np.isnan(self.loss.value):
-            more = "Give more prompts, of the kind that the model was trained on"
-            return f"It is not known which blocks can be removed: {self.note}. {more}"
+            more = "Use more prompts, similar to the model's training data"
+            return f"Cannot determine which blocks can be removed: {self.note}. {more}"
         digits = 4 if self.s is None else 3  # so that a cost just above `at_most` does not look like it
         ends = "" if np.isnan(self.loss.low) else f" [{self.loss.low:.{digits}f}, {self.loss.high:.{digits}f}]"
         cost = f"{self.loss.value:.{digits}f}{ends} nats per token"
         note = f". {self.note}" * bool(self.note)
         if self.s is None:
-            none = "No tried number of blocks" if note else "No block"
+            none = "None of the sizes tried" if note else "No block"
             return f"{none} can be removed for {self.at_most:g} nats per token: the cheapest removal costs {cost}{note}"
         which = blocks_named(self.s, self.n).capitalize()
         return f"{which} ({self.n} of {self.n_layers}) can be removed at a cost of {cost}{note}"
@@ -64,8 +64,8 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     - at_most: nats per token
 
     Returns a Removable. Its n is 0 if no removal is cheap enough. It is also 0 if the model predicts the prompts no
-    better than shuffled ones, or if fewer than two prompts have the two tokens that a loss needs. Its note says if
-    n + 1 blocks were not tried: for limits other than 0.05, give block_removal sizes="all".
+    better than shuffled ones, or if fewer than two prompts have the two tokens that a loss needs. If removing
+    n + 1 blocks was not tried, its note says so; for limits other than 0.05, pass sizes="all" to `block_removal`.
 
     Raises ValueError for any other result.
     Cost: no forward pass.
@@ -75,9 +75,10 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     by_prompt = as_array(fitting(result)["removal_loss_by_prompt"]).astype(float)
     by_prompt = by_prompt[np.isfinite(by_prompt).any((1, 2))]  # nothing predicts a prompt of one token
     sizes, n_layers = as_array(result["removal_sizes"]).astype(int), by_prompt.shape[-1]
-    note = without_gain(result)
+    note = without_gain(result).removeprefix("no reliable depth: ")
+
     if not note and (n := len(by_prompt)) < 2:
-        note = f"they are chosen on some prompts and measured on others, but {n or 'none'} has a loss"
+        note = f"this takes at least two prompts of two or more tokens, one to choose and one to measure, not {n}"
     if note:
         return Removable(0, None, n_layers, Estimate(np.nan, np.nan, np.nan), at_most, note)
     losses = by_prompt[::2].mean(0)
@@ -93,5 +94,5 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     if not affordable.size:
         n, loss = 0, Estimate(float(cheapest.min()), np.nan, np.nan)  # the cost that decided
     if min(sizes[sizes > n], default=n_layers) > n + 1:
-        note = f'Removing {n + 1} was not tried: dl.block_removal(llm, prompts, sizes="all") tries every number'
+        note = f'Removing {n + 1} was not tried; use dl.block_removal(llm, prompts, sizes="all")'
     return Removable(n, s if n else None, n_layers, loss, at_most, note)

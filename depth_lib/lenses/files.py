@@ -32,7 +32,7 @@ class LensError(ParamsError):
 
 
 class Lens(dict[str, Any]):
-    """A dict in which A_l h_l + b_l expresses h_l in the last layer's coordinates.
+    """A lens, as a dict: A_l h_l + b_l expresses h_l in the last layer's coordinates.
 
     - A [L, d, d], b [L, d]: float32
     - kind: "jacobian", "ridge" or "tuned"
@@ -53,7 +53,7 @@ class Lens(dict[str, Any]):
 
         A different file that is already there is renamed to `<name>.replaced-1`.
 
-        Raises LensError for a path that does not end in .pt, or whose folder cannot be written.
+        Raises LensError for a path that does not end in .pt, or a folder that cannot be written to.
         """
         path = lens_path(path)
         write(path, published(self), write_beside)
@@ -102,7 +102,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
     Returns a Lens, as `fit_lens` does.
 
     Raises LensError for a file that is none of these, lacks a layer, or has values that are not finite. Whether it fits
-    the model is checked where it is used.
+    the model is checked when it is used.
     Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); Belrose et al. 2023 (arXiv 2303.08112).
     Cost: no forward pass; 4 L d² bytes.
     """

@@ -7,7 +7,7 @@ class RemoteError(Exception):
     """A remote run ended without a result; the message says what to do next.
 
     - host: the server's URL
-    - job_id: None if no job is known
+    - job_id: the job's id, or None
     - server_text: the server's message, or None
     - retry: what repeating the call would do: "ask" asks the server for the running job's result again, "send" sends a
       new one; None: it would fail again
@@ -22,25 +22,23 @@ class RemoteError(Exception):
 
 
 class NotReady(RemoteError):
-    """Something is missing for a job, such as a key, or the server refused the request (400, 401, 403 …)."""
+    """No job was sent: something is missing, such as a key, or the server rejected the request (400, 401, 403 …)."""
 
 
 class ServerUnreachable(RemoteError):
-    """The server refused connections, answered 5xx or nonsense for too long, or had not finished the job at the
-    deadline.
-    """
+    """The server could not be reached, kept answering 5xx or something invalid, or missed the deadline for the job."""
 
 
 class JobFailed(RemoteError, RuntimeError):
-    """The server reports an error of the job (`server_text` has its traceback), or has lost it."""
+    """The server reports that the job failed (`server_text` has the traceback), or has lost it."""
 
 
 class Forgotten(JobFailed):
-    """The server does not know the job, or its result, any more."""
+    """The server no longer has the job or its result."""
 
 
 class ResultRefused(RemoteError, ValueError):
-    """The result could run code on this machine, cannot be read, or has numbers that are not finite. It is not kept."""
+    """The result was discarded: it could run code on this machine, is unreadable, or has values that are not finite."""
 
 
 AGAIN = "run again to submit a new job"

@@ -19,7 +19,7 @@ from ..params import listed
 
 
 class ArtifactError(Exception):
-    """A result cannot be written or read; the message names the file and the next step."""
+    """A result cannot be written or read; the message names the file and says what to do next."""
 
 
 class MissingArtifact(ArtifactError, FileNotFoundError):

@@ -49,9 +49,9 @@ class Options(Params):
 
     OUT: str = Field("", description="folder of the results; by default outputs (outputs/demo for --set demo)")
     PROBES: Words = Field([], description=f"{', '.join(ARTIFACTS)}; by default those in the params files")
-    SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, or your own")
+    SET: str = Field("", description="a folder in params/models: paper, ndif, real, demo, or your own")
     MODELS: Words = Field(
-        [], description='models, instead of those of --set: names, folders, GGUF files or Hub ids, as "A B" or A,B'
+        [], description='models, instead of --set: names, folders, GGUF files or Hub ids, as "A B" or A,B'
     )
     DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
     JOBS: int = Field(
@@ -62,7 +62,7 @@ class Options(Params):
     )
     KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
     LIST: bool = Field(False, description="only print the command of each unfinished run, for a job array")
-    AT_MOST: float = Field(0.05, description="largest cost of the removed blocks, in nats per token")
+    AT_MOST: float = Field(0.05, description="highest cost allowed, in nats per token")
     SAVE: str = Field("", description="write the shorter model to this folder")
     CHOICES: int = Field(
         200,
@@ -246,7 +246,7 @@ def real(asked: Options) -> int:
 
 @_takes("SET", "MODELS", "DATASETS", *_RUN, *_ENGINE)
 def sweep(asked: Options) -> int:
-    """Run what is unfinished, then update OUT's table if any result is newer. Example: sweep --set demo --jobs 2"""
+    """Do all unfinished runs, then update OUT's table if any result is newer. Example: sweep --set demo --jobs 2"""
     if (failed := _run(asked, asked.runs())) or asked.LIST or is_new(asked.out):
         return failed
     return make_table(asked.out, [], [])
@@ -295,7 +295,7 @@ def check(asked: Options, model: str) -> int:
     one = Run(asked.given() | {"MODEL": model})
     check_model(one.llm, one.remote)
     tokens = one.llm.tokenizer.tokenize("The capital of France is", add_special_tokens=True)
-    print(known(one.llm), f"a prompt begins with: {' '.join(map(repr, tokens[:4]))}", sep="\n")
+    print(known(one.llm), f"first tokens of a prompt: {' '.join(map(repr, tokens[:4]))}", sep="\n")
     return 0
 
 

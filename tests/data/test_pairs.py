@@ -4,6 +4,7 @@ import pytest
 
 from depth_lib.data.pairs import DRAWN_PAIRS, PAIRS, Pair, find_pair
 from depth_lib.data.prompts import ANSWER, QUESTION, PromptError, load_prompts
+from depth_lib.params import Params
 
 
 def test_the_default_is_the_papers_sum_and_its_results_carry_no_name():
@@ -14,6 +15,11 @@ def test_the_default_is_the_papers_sum_and_its_results_carry_no_name():
 def test_a_named_pair_is_the_same_whether_asked_for_by_name_or_in_words():
     question, answer = PAIRS["spouse"]
     assert find_pair("spouse") == find_pair(question=question, answer=answer) == Pair("spouse", question, answer)
+
+
+def test_the_help_lists_every_pair():
+    listed = Params.model_fields["PAIR"].description.partition(": ")[2].replace(" or ", ", ")
+    assert listed.split(", ") == [*PAIRS, *DRAWN_PAIRS]
 
 
 @pytest.mark.parametrize("name", DRAWN_PAIRS)

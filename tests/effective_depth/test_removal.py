@@ -70,10 +70,10 @@ def test_the_number_of_blocks_that_was_not_tried_is_named(sizes, n, next_one):
     by_prompt[:, [size <= n for size in sizes]] = 0.1
     found = dl.removable(result_of(by_prompt, sizes), at_most=0.5)
     assert (
-        found.n == n and found.note.startswith(f"Removing {next_one} was not tried: ") and 'sizes="all"' in str(found)
+        found.n == n and found.note.startswith(f"Removing {next_one} was not tried; ") and 'sizes="all"' in str(found)
     )
     assert str(found).startswith(
-        "Blocks 0 and 1 (2" if n == 2 else "Block 0 (1" if n else "No tried number of blocks can"
+        "Blocks 0 and 1 (2" if n == 2 else "Block 0 (1" if n else "None of the sizes tried can"
     )
 
 
@@ -90,15 +90,17 @@ def test_what_is_chosen_and_measured_on_the_same_prompt_is_not_known():
     for n in (0, 1):
         found = dl.removable(result_of(np.concatenate([of_one_token, np.full((n, 3, 8), -0.9)])))
         assert (found.n, found.s) == (0, None) and np.isnan(found.loss.value)
-        assert f"measured on others, but {n or 'none'} has a loss. Give more prompts" in str(found)
-        with pytest.raises(ValueError, match="^It is not known which blocks can be removed: they are chosen on some"):
+        assert f"one to choose and one to measure, not {n}. Use more prompts" in str(found)
+        with pytest.raises(
+            ValueError, match="^Cannot determine which blocks can be removed: this takes at least two prompts"
+        ):
             dl.remove_blocks(dl.load_model("toy-4l"), found)
 
 
 def test_of_a_model_that_predicts_its_prompts_no_better_than_shuffled_ones_nothing_is_said():
     losses = {"loss": np.full(6, 4.0), "shuffled_loss": np.full(6, 4.2), "n_tokens": np.full(6, 20.0)}
     found = dl.removable(result_of(np.full((6, 3, 8), 0.0)) | losses)
-    assert found.n == 0 and "not known" in str(found) and "hardly better (4.0 nats per token)" in str(found)
+    assert found.n == 0 and "Cannot determine" in str(found) and "hardly better (4.0 nats per token)" in str(found)
     assert dl.removable(result_of(np.full((6, 3, 8), 0.0)) | losses | {"loss": np.full(6, 2.0)}).n == 3
 
 
@@ -109,4 +111,4 @@ def test_of_a_random_model_no_block_can_be_removed_although_each_costs_nothing()
     result = dl.block_removal(llm, prompts, sizes=[1, 5])
     assert float(result["removal_loss"].nan_to_num(9).min()) < 0.05, "which would be cheap enough"
     found = dl.removable(result)
-    assert found.n == 0 and found.note.startswith("no reliable depth: the model predicts these prompts hardly better")
+    assert found.n == 0 and found.note.startswith("the model predicts these prompts hardly better")
