@@ -159,7 +159,7 @@ def checked(values: Mapping, kind: type[BaseModel] = Params) -> dict:
         lines = {}
         for problem in error.errors():
             key = str(problem["loc"][0])
-            if unknown := not_among(kind.model_fields, "key", key):
+            if unknown := not_among(kind.model_fields, "parameter", key):
                 lines[key] = unknown
             else:
                 about = kind.model_fields[key].description
@@ -175,17 +175,21 @@ def load_params(path: Path) -> dict:
     try:
         text = path.read_text(encoding="utf-8")
         if twice := re.search(r"(?ms)^(\w+)\s*:.*^\1\s*:", text):
-            raise ParamsError(f"{twice[1]} is given twice; delete one")
+            raise ParamsError(f"{twice[1]} appears twice; delete one")
         if not isinstance(read := yaml.safe_load(text) or {}, dict):
-            raise ParamsError(f"it is not a dict, but a {type(read).__name__}; write lines KEY: VALUE")
+            raise ParamsError(f"expected lines KEY: VALUE, got a {type(read).__name__}")
         values = checked(read, kind)
         if values.keys() >= {"REPOSITORY", "FILE"}:
-            raise ParamsError("FILE is in place of REPOSITORY; delete one")
+            raise ParamsError("FILE and REPOSITORY are both set; delete one")
         for name in ("TEMPLATE", "QUESTION_TEMPLATE"):
             if "{{" not in (values.get(name) or "{{"):
-                raise ParamsError(f"{name} uses no field of a row; write one in double braces, {{{{ question }}}}")
+                raise ParamsError(
+                    f"{name} has no field of a row; write one in double braces, such as {{{{ question }}}}"
+                )
         if values.get(key, path.stem) != path.stem:
-            raise ParamsError(f"{key} is {values[key]}; give the file this name, or leave {key} out")
+            raise ParamsError(
+                f"{key} is {values[key]}, which must be the name of the file; rename the file, or delete {key}"
+            )
         return values
     except ParamsError as problems:
         raise ParamsError("\n".join(f"{path}: {line}" for line in str(problems).splitlines())) from None
@@ -278,10 +282,10 @@ def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
         if name not in allowed:
             by_lower_case = {one.lower(): one for one in allowed}
             near = get_close_matches(str(name).lower(), by_lower_case, n=1)
-            hint = f" did you mean {by_lower_case[near[0]]}?" if near else ""
+            hint = f" did you mean {_shown(by_lower_case[near[0]])}?" if near else ""
             use = "Use" if near else "use"
             choice = f" {use} {listed(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
-            return f"{kind}{' ' * (kind[-1] != '=')}{_shown(name)} is not known;{hint}{choice}"
+            return f"unknown {kind} {_shown(name)};{hint}{choice}"
     return None
 
 

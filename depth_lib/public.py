@@ -14,7 +14,7 @@ from .params import ParamsError
 # annotation -> the types that it accepts, and their names; other annotations are not checked
 _KINDS = {
     bool: (bool, "True or False"),
-    int: (Integral, "a whole number"),
+    int: (Integral, "an integer"),
     float: (Real, "a number"),
     str: (str, "a string"),
     Path: (Path, "a path"),
@@ -34,10 +34,11 @@ def with_checked_kinds(function: _Function) -> _Function:
     def call(*args: Any, **named: Any) -> Any:
         for name, value in [*zip(accepted, args, strict=False), *named.items()]:
             if (kinds := accepted.get(name)) and not any(_is(value, kind) for kind in kinds):
-                shown = f"{reprlib.repr(value)}, " if isinstance(value, str | Real | None) else ""
-                give = " or ".join(_KINDS[kind][1] for kind in kinds)
+                got = "None" if value is None else type(value).__name__
+                got = f"{reprlib.repr(value)} ({got})" if isinstance(value, str | Real) else got
+                expected = " or ".join(_KINDS[kind][1] for kind in kinds)
                 of = function.__qualname__.removesuffix(".__init__")
-                raise ParamsError(f"{of}: {name} is {shown}of type {type(value).__name__}; give {give}")
+                raise ParamsError(f"{of}: {name} must be {expected}, got {got}")
         return function(*args, **named)
 
     return cast(Any, call)

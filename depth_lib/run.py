@@ -79,14 +79,12 @@ def resolved(given: Mapping) -> Params:
             del given["SOURCE"]
     values = of_dataset | of_model | {name: value for name, value in given.items() if name != "MODEL"}
     params = Params(**{name: _absolute(name, value) for name, value in values.items() if name in Params.model_fields})
-    if problem := not_among(ARTIFACTS, "PROBES", *params.PROBES):
+    if problem := not_among(ARTIFACTS, "probe", *params.PROBES):
         raise ParamsError(problem)
     if params.LENS and not (params.LENS.endswith(".pt") and Path(params.LENS).is_file()):
-        raise ParamsError(f"LENS is {params.LENS}, and there is no such .pt file; check the path")
+        raise ParamsError(f"LENS={params.LENS}: no such .pt file; check the path")
     if params.SOURCE not in NAMED_SOURCES and not Path(params.SOURCE).is_file():
-        raise ParamsError(
-            f"SOURCE is {params.SOURCE}, and there is no such file; give hub, embedded, sample, or a file"
-        )
+        raise ParamsError(f"SOURCE={params.SOURCE}: no such file; use hub, embedded, sample or the path of a file")
     return params
 
 
@@ -101,16 +99,18 @@ def _model_values(name: str, model_id: str | None) -> dict:
     """The parameters of a model: those of its params file, or of the checkpoint at this place."""
     if known := find_model(name):
         if model_id in params_files("models") and model_id != known["MODEL_ID"]:
-            raise ParamsError(f"MODEL_ID is {model_id}, and {name} is a different model; give a name of your own")
+            raise ParamsError(
+                f"MODEL_ID is {model_id}, but {name} is the name of a different model; set MODEL to a name of your own"
+            )
         return known
     place = model_id or name
     path = in_project(place)
     if path.exists() and not gguf_in(path) and not any(path.glob("*config.json")):
         what = "is a file" if path.is_file() else "has no config.json"
-        raise ParamsError(f"{place} {what}; give a folder that save_pretrained or a download wrote, or a file.gguf")
+        raise ParamsError(f"{place} {what}; use a checkpoint folder (from save_pretrained or the Hub) or a .gguf file")
     short = name if model_id else (path.resolve() if path.exists() else path).name
     if not model_id and "/" not in name and not checkpoint_of(name):
-        problem = not_among(params_files("models"), "MODEL", name) or ""
+        problem = not_among(params_files("models"), "model", name) or ""
         stop = "" if problem.endswith("?") else "."
         raise ParamsError(f"{problem}{stop} A folder, a GGUF file or a Hub id (owner/name) works too")
     return {"MODEL": short.removesuffix(".gguf"), "MODEL_ID": place, "DTYPE": _own_dtype(place), "DEVICE_MAP": "auto"}
@@ -140,7 +140,7 @@ def _of_notebook(names: Mapping) -> dict:
     for name in names:
         near = get_close_matches(name, Params.model_fields, cutoff=0.9)
         if near and name.isupper() and name not in {*Params.model_fields, "MODELS", "DATASETS", "ANSWERS"}:
-            raise ParamsError(f"{name} is not a parameter; did you mean {near[0]}? Rename or delete {name}")
+            raise ParamsError(f'unknown parameter "{name}"; did you mean "{near[0]}"?')
     return {name: names[name] for name in names if name in Params.model_fields}
 
 
@@ -169,7 +169,9 @@ class Run:
 
     def __init__(self, cell: Mapping, prompts: Sequence[str] | None = None):
         if not isinstance(cell, Mapping):
-            raise ParamsError(f'a {type(cell).__name__} has no parameters; give a dict: dl.Run({{"MODEL": "toy-8l"}})')
+            raise ParamsError(
+                f'Run expects a dict of parameters, got {type(cell).__name__}; use dl.Run({{"MODEL": "toy-8l"}})'
+            )
         self.params = params = resolved(_of_notebook(cell) if "__name__" in cell else cell)
         self.out = in_project(params.OUT)
         self.remote = params.REMOTE
@@ -179,7 +181,9 @@ class Run:
         self.has_responses = params.PART == "question" and bool(of_dataset.get("ANSWERS"))
         if prompts is not None:
             if of_dataset:
-                raise ParamsError(f"{params.DATASET} has prompts of its own; give DATASET a name of your own")
+                raise ParamsError(
+                    f"{params.DATASET} is the name of a data set; for your own prompts, set DATASET to a different name"
+                )
             from .data.tokens import texts_of  # loads torch
 
             self.prompts = texts_of(prompts)
@@ -188,22 +192,22 @@ class Run:
         self.dataset = Path(self.source).stem if is_file and of_dataset else params.DATASET
         if is_file and find_dataset(self.dataset):
             raise ParamsError(
-                f"results of {self.source} would be filed as the data set {self.dataset}; rename the file"
+                f"the results for {self.source} would be filed as those of the data set {self.dataset}; rename the file"
             )
         part = "-answers" if self.has_responses else "-question" if params.PART == "question" else ""
         self.dataset += part + "-chat" * params.CHAT
         self.model = params.MODEL + f"-x{params.PASSES}" * (params.PASSES > 1)
         for name in (self.dataset, self.model):
             if not can_be_folder(name):
-                raise ParamsError(f"{name!r} cannot be the name of a folder in {self.out}; give a short name")
+                raise ParamsError(f"{name!r} cannot be the name of a folder in {self.out}; use a name without slashes")
         if self.on_server:
             of_model = params.MODEL_ID in WHEELS or checkpoint_of(params.MODEL_ID or params.MODEL)
             control, passes = "CONTROL draws random weights", "PASSES unrolls the model"
             here = {control: params.CONTROL, passes: params.PASSES > 1, f"{params.MODEL} is": of_model}
             if what := next((what for what, is_asked in here.items() if is_asked), ""):
                 raise ParamsError(
-                    f"{what} on this machine, and REMOTE runs on a server; give only one of them, or REMOTE local "
-                    "to rehearse a remote run here"
+                    f"{what} on this machine, but REMOTE runs on a server; use only one of them, or set REMOTE to "
+                    "local to test a remote run on this machine"
                 )
         self.folder = self.out / self.dataset / self.model
         self.name = f"{self.dataset} × {self.model}"
@@ -334,13 +338,13 @@ class Run:
             name = f"run NAME {self.params.DATASET} --model-id {self.params.MODEL_ID}"
             raise OtherSettings(
                 f"{self.folder} has results with different settings ({'; '.join(differences)}). Set REPLACE "
-                f"(--replace) to move them to {self.out / 'replaced'}, or give a different OUT"
-                + f", or the model a name of its own: {name}"
+                f"(--replace) to move them to {self.out / 'replaced'}, or set a different OUT"
+                + f", or name this model differently: {name}"
                 * ("different weights" in differences)
             )
         if LOG not in os.environ and (process := holder(self.sweeps)):
             raise ParamsError(
-                f"{process} is executing {self.name} with different settings; stop it first, or give a different OUT"
+                f"{process} is executing {self.name} with different settings; stop it first, or set a different OUT"
             )
         with _writing(self.folder):
             aside.parent.mkdir(parents=True, exist_ok=True)
@@ -470,7 +474,7 @@ class Run:
                 raise ParamsError(
                     f"{name} is set by the run; for a different one, call dl.{function}(run.llm, …) yourself"
                 )
-        if problem := not_among(arguments, f"argument of {probe}", *changed):
+        if problem := not_among(arguments, f"{probe} argument", *changed):
             raise ParamsError(problem)
 
     def further(self) -> Iterator[tuple[str, dict]]:

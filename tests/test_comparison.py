@@ -136,7 +136,7 @@ def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path, 
 
 def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
     lens, effects = result_of("logit_lens", 8), result_of("layer_effects", 8)
-    with pytest.raises(ValueError, match="plot: result is of type list; give a probe's result"):
+    with pytest.raises(ValueError, match="plot: result must be a probe's result, got list"):
         dl.plot("lens_kl", [lens, lens])
     both = dl.effective_depths({"a": lens, "b": lens})
     assert both.loc["b"].equals(dl.effective_depths(lens)) and both.index.names == ["model", "rule"]

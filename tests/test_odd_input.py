@@ -102,10 +102,14 @@ def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot
         ("removal_loss", dl.block_removal, [1]),
         ("order_loss", dl.block_orders, [[0, 2, 1, 3]]),
     ):
-        with pytest.warns(UserWarning, match=r"too short for .* \(2 tokens\), left out: prompt 1 \(1 tokens\)"):
+        with pytest.warns(
+            UserWarning, match=r"left out, too short for .* \(at least 2 tokens\): prompt 1 \(1 tokens\)"
+        ):
             mixed = probe(toy, [TEXT, "5"], *how)
         torch.testing.assert_close(mixed[key], probe(toy, [TEXT], *how)[key], equal_nan=True)
-    with pytest.warns(UserWarning, match=r'too short for mode "future" \(13 tokens\), left out: prompt 1 \(1 tokens\)'):
+    with pytest.warns(
+        UserWarning, match=r'left out, too short for mode "future" \(at least 13 tokens\): prompt 1 \(1 tokens\)'
+    ):
         assert len(dl.layer_effects(toy, [TEXT, "5"])["max_future_out_by_prompt"]) == 1
 
 
@@ -141,28 +145,28 @@ WRONG_KIND = {
     "removed": (lambda llm: dl.choice_accuracy(llm, [("5 ", ["1", "2"], 0)], removed=2), "removed is 2; give .s, n."),
     "answers": (
         lambda llm: dl.logit_lens(llm, [TEXT], answers=[5]),
-        "the answer to prompt 0 is a int; give a text, or",
+        "the answer to prompt 0 must be a text or a list of token ids, got int",
     ),
     "a lens": (lambda llm: dl.logit_lens(llm, [TEXT], lens={"A": [1], "b": [2]}), "a lens is a dict with A"),
-    "a cost": (lambda llm: dl.removable({}, at_most="x"), "removable: at_most is 'x', of type str; give a number"),
-    "no cost": (lambda llm: dl.removable({}, at_most=float("nan")), "at_most is nan, of type float; give a number"),
-    "a depth": (lambda llm: dl.ratio({}, 4), "ratio: ed is of type dict; give a whole number or None"),
+    "a cost": (lambda llm: dl.removable({}, at_most="x"), r"removable: at_most must be a number, got 'x' \(str\)"),
+    "no cost": (lambda llm: dl.removable({}, at_most=float("nan")), r"at_most must be a number, got nan \(float\)"),
+    "a depth": (lambda llm: dl.ratio({}, 4), "ratio: ed must be an integer or None, got dict"),
     "maps": (lambda llm: dl.stretch({}), "stretch needs a result of dl.linear_maps"),
-    "accuracy": (lambda llm: dl.accuracy([1, 2]), "accuracy: result is of type list; give a probe's result"),
-    "a file": (lambda llm: dl.load_artifact(None), "path is None, of type NoneType; give a string or a path"),
-    "a study": (
-        lambda llm: dl.load_results(None),
-        "load_results: folder is None, of type NoneType; give a string or a path",
-    ),
-    "a folder": (lambda llm: dl.save_model(llm, None), "save_model: folder is None, of type NoneType"),
+    "accuracy": (lambda llm: dl.accuracy([1, 2]), "accuracy: result must be a probe's result, got list"),
+    "a file": (lambda llm: dl.load_artifact(None), "path must be a string or a path, got None"),
+    "a study": (lambda llm: dl.load_results(None), "load_results: folder must be a string or a path, got None"),
+    "a folder": (lambda llm: dl.save_model(llm, None), "save_model: folder must be a string or a path, got None"),
     "no folder": (lambda llm: dl.save_model(llm, ""), "folder is ''; give the path of a folder"),
-    "examples": (lambda llm: dl.load_examples(5), "load_examples: dataset is 5, of type int; give a string"),
-    "load_choices": (lambda llm: dl.load_choices(None), "load_choices: dataset is None"),
-    "a source": (lambda llm: dl.load_prompts("gsm8k", 1, source=None), "load_prompts: source is None"),
-    "a cell": (lambda llm: dl.Run(None), "a NoneType has no parameters; give a dict: dl.Run"),
+    "examples": (lambda llm: dl.load_examples(5), r"load_examples: dataset must be a string, got 5 \(int\)"),
+    "load_choices": (lambda llm: dl.load_choices(None), "load_choices: dataset must be a string, got None"),
+    "a source": (
+        lambda llm: dl.load_prompts("gsm8k", 1, source=None),
+        "load_prompts: source must be a string or a path, got None",
+    ),
+    "a cell": (lambda llm: dl.Run(None), "Run expects a dict of parameters, got NoneType; use dl.Run"),
     "a run's prompts": (
         lambda llm: dl.Run({"DATASET": "mine"}, prompts=5),
-        "prompts is of type int, not a list of texts",
+        "prompts must be a list of strings, got int",
     ),
     "a run's table": (lambda llm: dl.Run({"DATASET": "mine"}, prompts=pd.DataFrame({"text": [TEXT]})), r"s\['text'\]"),
     "a tensor": (lambda llm: dl.load_model(torch.ones(2), llm.tokenizer), "a Tensor cannot be loaded; give a name"),
@@ -208,12 +212,12 @@ def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_n
         {"7", "8"},
         5,
     ):
-        with pytest.raises(ValueError, match="give a text|give a list of texts"):
+        with pytest.raises(ValueError, match="pass a text|must be a list of texts"):
             dl.logit_lens(toy, ["5 + 7 = ", "3 + 4 = "], answers=answers)
     for ids in (torch.tensor([[3, 4]]), np.array([[3, 4]]), [[np.int64(3), 4]], [[torch.tensor(3), torch.tensor(4)]]):
         same = dl.logit_lens(toy, ["5 + 7 = "], answers=ids)["res_kl_divs"]
         assert torch.equal(same, dl.logit_lens(toy, ["5 + 7 = "], answers=[[3, 4]])["res_kl_divs"])
-    with pytest.raises(ValueError, match="prompt 0 is a message of a chat; give each chat as one text"):
+    with pytest.raises(ValueError, match="prompt 0 is a single chat message; pass each chat as one text"):
         dl.relative_contribution(toy, [{"role": "user", "content": "hi"}])
     with pytest.raises(dl.RemoteError, match="remote='locl' is not valid"):
         dl.relative_contribution(toy, ["5 + 7"], remote="locl")

@@ -87,18 +87,18 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("MODLE: x", 'key "MODLE" is not known; did you mean MODEL?'),
-        ("dtype: float32", 'key "dtype" is not known; did you mean DTYPE?'),
+        ("MODLE: x", 'unknown parameter "MODLE"; did you mean "MODEL"?'),
+        ("dtype: float32", 'unknown parameter "dtype"; did you mean "DTYPE"?'),
         ("DTYPE: bf16", "DTYPE is 'bf16': Input should be 'bfloat16', 'float16', 'float32' or 'float64' (the model's"),
         ("N_EXAMPLES: ten", "N_EXAMPLES is 'ten': Input should be a valid integer"),
         ("N_EXAMPLES: 0.5", "N_EXAMPLES is 0.5: Input should be a valid integer"),
         ("REMOTE: maybe", "REMOTE is 'maybe': Input should be a valid boolean, unable to interpret input (run on NDIF"),
-        ("TEMPLATE: of a dataset", 'key "TEMPLATE" is not known'),
-        ("1: x", 'key "1" is not known'),
-        ("SEED: 1\nMODEL_ID: x\nSEED: 2", "SEED is given twice; delete one"),
+        ("TEMPLATE: of a dataset", 'unknown parameter "TEMPLATE"'),
+        ("1: x", 'unknown parameter "1"'),
+        ("SEED: 1\nMODEL_ID: x\nSEED: 2", "SEED appears twice; delete one"),
         ("REMOTE: server:8001", "REMOTE is 'server:8001': use True, False, \"local\" or a URL that begins with http"),
-        ("just words", "it is not a dict, but a str; write lines KEY: VALUE"),
-        ("- a\n- b", "it is not a dict, but a list; write lines KEY: VALUE"),
+        ("just words", "expected lines KEY: VALUE, got a str"),
+        ("- a\n- b", "expected lines KEY: VALUE, got a list"),
         ("MODEL: [", "cannot be read (while parsing"),
         ("MODLE: x\nN_EXAMPLES: 0", "params.yaml: N_EXAMPLES is 0: Input should be greater than or equal to 1"),
     ],
@@ -126,7 +126,10 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
     assert find_model("my-model") == {"MODEL": "my-model", "MODEL_ID": "owner/model", "TRAINING": "base"}
     assert find_dataset("gsm8k") == {"DATASET": "gsm8k", "N_EXAMPLES": 3}
     assert find_dataset("short") == {"DATASET": "short", "N_EXAMPLES": 2}
-    with pytest.raises(ParamsError, match="mine.yaml: DATASET is gsm8k; give the file this name, or leave DATASET out"):
+    with pytest.raises(
+        ParamsError,
+        match="mine.yaml: DATASET is gsm8k, which must be the name of the file; rename the file, or delete DATASET",
+    ):
         find_dataset("mine")
     (own / "models/others").mkdir()
     (own / "models/others/my-model.yaml").write_text("MODEL_ID: another/model\n")
@@ -134,7 +137,7 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
         find_model("my-model")
     (own / "models/others/my-model.yaml").unlink()
     for typed in (["sweep", "--list"], ["status"]):
-        with pytest.raises(SystemExit, match='DATASET "foo" is not known; use "addition"'):
+        with pytest.raises(SystemExit, match='unknown data set "foo"; use "addition"'):
             main([*typed, "--models", "toy-4l", "--datasets", "foo"])
 
 

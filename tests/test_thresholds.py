@@ -41,7 +41,7 @@ def test_a_folder_without_a_params_file_runs_in_the_dtype_of_its_config(tmp_path
     of_model = resolved({"MODEL": str(folder)})
     assert (of_model.MODEL, of_model.MODEL_ID, of_model.DTYPE) == (folder.name, str(folder), "float32")
     assert resolved({"MODEL": "mine", "MODEL_ID": str(folder)}).MODEL == "mine"
-    with pytest.raises(ParamsError, match='^MODEL "mine" is not known'):
+    with pytest.raises(ParamsError, match='^unknown model "mine"'):
         resolved({"MODEL": "mine"})
     assert of_model.DEVICE_MAP == "auto" and own_dtype("mine.gguf") == "float32"
     for config, dtype in (

@@ -63,11 +63,11 @@ def shipped_choices(n: int, source: str | Path) -> list[Choice]:
 def _checked(where, row):
     """The endings of a row, and the index of the right one."""
     if isinstance(row, str) or not {"ctx", "endings", "label"} <= row.keys():
-        raise PromptError(f"{where} has no ctx, endings and label; use hellaswag, or rows with these fields")
+        raise PromptError(f"{where} needs the fields ctx, endings and label; use hellaswag, or rows with these fields")
     endings, label = row["endings"], str(row["label"]).strip()
     if not isinstance(endings, list) or not all(isinstance(ending, str) for ending in endings):
         raise PromptError(
-            f"{where}: endings is {reprlib.repr(endings)}, not a list of texts; write one, in a .jsonl or .parquet file"
+            f"{where}: endings must be a list of texts, got {reprlib.repr(endings)}; use a .jsonl or .parquet file"
         )
     if label not in map(str, range(len(endings))):
         raise PromptError(f"{where}: label {row['label']!r} is not an index of its {len(endings)} endings; correct it")

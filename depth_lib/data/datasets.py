@@ -79,7 +79,7 @@ class Dataset(DatasetFile):
             if self.DATASET not in SAMPLES:
                 samples = ", ".join(SAMPLES)
                 raise PromptError(
-                    f"no sample of {self.DATASET} ships with the package (only of {samples}); give a file"
+                    f"the package has no sample of {self.DATASET}, only of {samples}; use a file as the source"
                 )
             source = prompts_path(self.DATASET, published=source == "sample")
         return file_rows(path_of(source))
@@ -106,7 +106,7 @@ class Dataset(DatasetFile):
         if isinstance(row, str):  # the prompt itself
             if part != "all":
                 raise PromptError(
-                    f"{where} is plain text and has no {part}; give a .jsonl file with a data set's fields"
+                    f"{where} is plain text and has no {part}; use a .jsonl file with a data set's fields"
                 )
             return row
         if part == "answer" and self.ANSWERS:
@@ -141,7 +141,9 @@ class Dataset(DatasetFile):
         template = getattr(self, key)
         if not template:
             field = "answer" if key == "ANSWER_TEMPLATE" else "question"
-            raise PromptError(f'{self.path} has no {key}; write how a row becomes text: {key}: "{{{{ {field} }}}}"')
+            raise PromptError(
+                f'{self.path} has no {key}; add a template that turns a row into text: {key}: "{{{{ {field} }}}}"'
+            )
         try:
             return _compiled(template).render({field: value for field, value in row.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 (templates can raise anything)
@@ -162,26 +164,26 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
         return Dataset.model_validate({"DATASET": name})
     if Path(name).suffix.lower() in FORMATS:
         if not path_of(name).exists():
-            raise PromptError(f"there is no file {name}")
+            raise PromptError(f"no such file: {name}")
         of, column = "the one whose fields its rows have, such as gsm8k", ', column="text"'
         if name.lower().endswith(".txt"):
             of, column = "a name of your own", ""
         raise PromptError(
-            f"{name} is a file: give it as SOURCE, and as DATASET {of}; in Python dl.load_prompts({name!r}{column})"
+            f"{name} is a file: set SOURCE to it, and DATASET to {of}; in Python: dl.load_prompts({name!r}{column})"
         )
-    if problem := not_among(params_files("datasets"), "DATASET", name):
+    if problem := not_among(params_files("datasets"), "data set", name):
         if path_of(name).is_file():
-            problem = f"{name} is not a supported kind of file; give a .txt, .jsonl, .csv or .parquet file"
+            problem = f"{name} is not a supported kind of file; use a .txt, .jsonl, .csv or .parquet file"
         elif source not in NAMED_SOURCES:
             problem = (
                 f"DATASET {name} has no template for the rows of {source}; write params/datasets/{name}.yaml with FILE "
-                "and TEMPLATE, or give a data set with the same fields, such as gsm8k"
+                "and TEMPLATE, or use a data set with the same fields, such as gsm8k"
             )
         raise PromptError(problem)
     kind = Dataset.model_validate(find_dataset(name))
     ships = name in DRAWN or name in SAMPLES and source != "hub"
     if source in NAMED_SOURCES and not (kind.REPOSITORY or kind.FILE or ships):
-        raise PromptError(f"{kind.path} has neither REPOSITORY nor FILE; write one there, or give a file as source")
+        raise PromptError(f"{kind.path} sets neither REPOSITORY nor FILE; add one, or use a file as the source")
     return kind
 
 

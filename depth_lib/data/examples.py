@@ -49,7 +49,7 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     """
     kind = dataset_named(dataset)
     if not kind.LEVEL:
-        raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(with_levels())}")
+        raise PromptError(f"{dataset!r} has no levels of difficulty; choose from {', '.join(with_levels())}")
     check_count("n_per_level", n_per_level)
     is_drawn = dataset == "sums" and source in NAMED_SOURCES
     examples = _sums(n_per_level, seed) if is_drawn else _from_rows(kind, source, seed)
@@ -78,13 +78,13 @@ def _from_rows(dataset: Dataset, source: str | Path, seed: int) -> list[Example]
     for where, row in dataset.rows(source):
         if isinstance(row, str):
             raise PromptError(
-                f"{where} is plain text and has no level; give a .jsonl file with {dataset.DATASET}'s fields"
+                f"{where} is plain text and has no level; use a .jsonl file with {dataset.DATASET}'s fields"
             )
         rows.append((dataset.level_of(row), *dataset.pair(where, row), dataset.WITHIN_ANSWER))
     examples = [Example(*row) for row in rows if row[0]]
     name = dataset.name_of(source)
     if not examples:
-        raise PromptError(f"{name} has no row with a level in {dataset.LEVEL!r}; write a number there")
+        raise PromptError(f"{name} has no row with a level in the field {dataset.LEVEL!r}; write numbers there")
     if n_without := len(rows) - len(examples):
         warn(f"{n_without} of {len(rows)} rows of {name} have no level and are left out")
     random.Random(seed).shuffle(examples)

@@ -17,16 +17,16 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
     or if there is none.
     """
     if n_layers == 1:
-        raise ValueError("a model with one block cannot be shortened or reordered; use one with two or more")
+        raise ValueError("a model with one block cannot be shortened or reordered; use a model with at least two")
     if isinstance(sizes, int):
-        raise ValueError(f"sizes={sizes!r} is not a list; give a list of numbers: sizes=[{sizes}]")
+        raise ValueError(f"sizes must be a list, got {sizes!r}; use sizes=[{sizes}]")
     named = {"doubling": [2**k for k in range((n_layers // 2).bit_length())], "all": range(1, n_layers)}
     named["refined"] = named["doubling"]
     ns = whole(named.get(sizes, []) if isinstance(sizes, str) else sizes)
     if not ns or not 1 <= min(ns) <= max(ns) < n_layers:
         problem = "is out of range" if ns else "is not a list of numbers"
         known = f'numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all"'
-        raise ValueError(f"sizes={sizes!r} {problem}; give {known}")
+        raise ValueError(f"sizes={sizes!r} {problem}; use {known}")
     return sorted({*ns})
 
 
@@ -51,10 +51,10 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
     Raises ValueError for an unknown kind, for a wrong n_layers, and for sizes outside 1..L − 1.
     Cost: none.
     """
-    if problem := not_among(KINDS, "kind=", kind):
+    if problem := not_among(KINDS, "kind", kind):
         raise ValueError(problem)
     if n_layers < 1:
-        raise ValueError(f"n_layers is {n_layers!r}; give the number of blocks")
+        raise ValueError(f"n_layers must be at least 1, got {n_layers!r}")
     if kind == "swaps":
         return [[*range(l), l + 1, l, *range(l + 2, n_layers)] for l in range(n_layers - 1)]
     stretches = [(s, s + n) for s in range(n_layers) for n in sizes_of(sizes, n_layers) if s + n <= n_layers]
@@ -73,7 +73,7 @@ def checked_order(order: Any, n_layers: int) -> Order:
     numbers = whole(order)
     if not numbers or not 0 <= min(numbers) <= max(numbers) < n_layers:
         raise ValueError(
-            f"{reprlib.repr(order)} is not an order of this model's blocks; give a list of numbers from 0 to "
+            f"{reprlib.repr(order)} is not an order of this model's blocks; pass a list of numbers from 0 to "
             f"{n_layers - 1}"
         )
     return numbers
@@ -82,10 +82,10 @@ def checked_order(order: Any, n_layers: int) -> Order:
 def checked_orders(orders: Any, n_layers: int) -> list[Order]:
     """The orders as lists; ValueError if there is none, or for one that is not an order of the model's blocks."""
     if not isinstance(orders, Iterable) or isinstance(orders, str) or whole(orders):
-        raise ValueError(f"{reprlib.repr(orders)} is not a list of orders; give one, such as [[0, 1], [1, 0]]")
+        raise ValueError(f"{reprlib.repr(orders)} is not a list of orders; pass one, such as [[0, 1], [1, 0]]")
     orders = list(orders)
     if not orders:
         raise ValueError(
-            "there are no orders to measure; give lists of block numbers, such as those from dl.orders(...)"
+            "there are no orders to measure; pass lists of block numbers, such as those from dl.orders(...)"
         )
     return [checked_order(order, n_layers) for order in orders]

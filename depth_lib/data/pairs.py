@@ -43,12 +43,14 @@ def find_pair(
         if name in DRAWN_PAIRS:
             operation, equals, result = load_prompts(name, 1, seed=seed)[0].partition("= ")
             return Pair(name + f"-{seed}" * (seed != 123), operation + equals, result)
-        if problem := not_among([*PAIRS, *DRAWN_PAIRS], "PAIR", name):
+        if problem := not_among([*PAIRS, *DRAWN_PAIRS], "pair", name):
             raise PromptError(problem)
         question, answer = PAIRS[name]
     if not question or not answer:
         lacking = "ANSWER" if question else "QUESTION"
-        raise PromptError(f"QUESTION is {question!r} and ANSWER is {answer!r}; give {lacking} too, or leave out both")
+        raise PromptError(
+            f"QUESTION is {question!r} and ANSWER is {answer!r}; provide both: set {lacking} too, or leave out both"
+        )
     for known, pair in PAIRS.items():
         if pair == (question, answer):
             return Pair("" if known == DEFAULT_PAIR else known, question, answer)

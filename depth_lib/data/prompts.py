@@ -61,32 +61,31 @@ def load_prompts(
     """
     if n_examples is not None:
         check_count("n_examples", n_examples)
-    if problem := not_among(("all", "question", "answer"), "part=", part):
+    if problem := not_among(("all", "question", "answer"), "part", part):
         raise PromptError(problem)
     dataset = str(dataset)
     suffix = Path(dataset).suffix.lower()
     alone = column is not None or suffix == ".txt"
     if alone and (source != "hub" or not suffix):
         raise PromptError(
-            "column= needs a file in place of the data set's name, and no source=: "
+            "column= is for a file passed instead of a data set's name, without source=: "
             'dl.load_prompts("mine.jsonl", column="text")'
         )
     if alone:
         dataset, source = Path(dataset).stem, path_of(dataset)
     kind = Dataset.model_validate({"DATASET": dataset}) if alone else dataset_named(dataset, source)
     if seed is not None and not (dataset in DRAWN and source in NAMED_SOURCES):
-        raise PromptError(f"{dataset} is not drawn at random, and has no seed; leave seed= out")
+        raise PromptError(f"{dataset} is not drawn at random, so seed= is not used; leave it out")
     if tokenizer is not None and not (hasattr(tokenizer, "decode") and kind.MAX_TOKENS):
-        problem = (
-            "is not a transformers tokenizer" if kind.MAX_TOKENS else f"is not needed: {dataset} has no MAX_TOKENS"
-        )
-        raise PromptError(f"tokenizer= {problem}; leave it out")
+        unused = f"{dataset}'s prompts have no token limit, so tokenizer= is not used"
+        problem = "tokenizer= is not a transformers tokenizer" if kind.MAX_TOKENS else unused
+        raise PromptError(f"{problem}; leave it out")
     prompts, too_long = [], 0
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
     if limit and not tokenizer:
         if not kind.LENGTH_TOKENIZER:
-            raise PromptError(f"{kind.path} has MAX_TOKENS without LENGTH_TOKENIZER; give its name too, or tokenizer=")
+            raise PromptError(f"{kind.path} sets MAX_TOKENS without LENGTH_TOKENIZER; set both, or pass tokenizer=")
         tokenizer = _length_tokenizer(dataset, kind.LENGTH_TOKENIZER)
     seed = 123 if seed is None else seed
     rows = kind.rows(source, seed) if column is None else column_of(file_rows(Path(source)), column)
@@ -100,7 +99,7 @@ def load_prompts(
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
     name = source if alone or Path(source).suffix.lower() == ".txt" else kind.name_of(source)
     if not prompts:
-        raise PromptError(f"{name} has no prompt{longer}; give a source with at least one")
+        raise PromptError(f"{name} has no prompts{longer}; use a source with at least one")
     if len(prompts) < wanted < math.inf:
         warn(f"{name} has only {len(prompts)} prompts{longer}, not {wanted}; using all of them")
     if llm is None:
@@ -134,17 +133,17 @@ def chat_prompts(
 
     if not tokenizer_of(llm).chat_template:
         raise ValueError(
-            f"the tokenizer of {llm.config._name_or_path or 'this model'} has no chat template; give plain prompts, or "
+            f"the tokenizer of {llm.config._name_or_path or 'this model'} has no chat template; use plain prompts, or "
             "set tokenizer.chat_template and save the tokenizer with the model"
         )
     words = {*re.findall(r"\w+", str(llm.tokenizer.chat_template))} - {"add_generation_prompt"}
     if unread := [name for name in template_options if name not in words]:
         hint = f"did you mean {near[0]}?" if (near := get_close_matches(unread[0], words, 1)) else "leave it out"
-        raise ValueError(f"the chat template reads no option {unread[0]}; {hint}")
+        raise ValueError(f"the chat template has no option {unread[0]}; {hint}")
     questions, marks = texts_of(questions, "question"), template_marks(llm.tokenizer)
     for number, question in enumerate(questions):
         if mark := next((mark for mark in marks if mark in question), ""):
-            raise ValueError(f"question {number} already has the chat template's {mark}; give the question alone")
+            raise ValueError(f"question {number} already has the chat template's {mark}; pass the bare question")
     before = [{"role": "system", "content": system}] if system else []
     options = template_options | {"add_generation_prompt": True, "tokenize": False}
     try:
@@ -153,7 +152,7 @@ def chat_prompts(
             for question in questions
         ]
     except TemplateError as error:
-        raise ValueError(f"the chat template refuses these messages: {error}; change system or the options") from None
+        raise ValueError(f"the chat template rejects these messages: {error}; change system or the options") from None
     for question, text in zip(questions, texts, strict=True):
         for what, content in (("the question", question), ("system", system or "")):
             if "".join(content.split()) not in "".join(text.split()):  # some templates change white space
@@ -171,5 +170,5 @@ def _length_tokenizer(dataset: str, name: str) -> Any:
 def tokenizer_of(llm: Any) -> Any:
     """A model's tokenizer; PromptError for anything other than a model from dl.load_model."""
     if not hasattr(llm, "tokenizer"):
-        raise PromptError(f"llm is {llm!r}; give the model itself: llm = dl.load_model(name)")
+        raise PromptError(f"llm must be a model, got {llm!r}; use llm = dl.load_model(name)")
     return llm.tokenizer

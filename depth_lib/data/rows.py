@@ -25,7 +25,7 @@ class PromptError(ParamsError):
 def check_count(name: str, count: int) -> None:
     """PromptError if this argument is not at least 1."""
     if count < 1:
-        raise PromptError(f"{name} is {count!r}; give a whole number of at least 1")
+        raise PromptError(f"{name} must be at least 1, got {count!r}")
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def from_hub(dataset: str, repository: str) -> Iterator[None]:
         sample = '"sample" (--source sample) or ' if dataset in SAMPLES else ""
         raise PromptError(
             f"could not load {repository} for {dataset} from the Hub: {reason}; check the network and the name, "
-            f"or use as source {sample}the path of a .jsonl, .csv or .parquet file"
+            f"or use {sample}a .jsonl, .csv or .parquet file as the source"
         ) from problem
 
 
@@ -48,11 +48,11 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
     skipped, but counted. PromptError if the file is unreadable."""
     if path.suffix.lower() not in FORMATS:
         raise PromptError(
-            f"{path} is not a .jsonl, .csv, .parquet or .txt file; give one of these, or use "
-            '"hub", "embedded" or "sample" as the source'
+            f"{path} is not a .jsonl, .csv, .parquet or .txt file; use one of these, or "
+            'the source "hub", "embedded" or "sample"'
         )
     if not path.is_file():
-        raise PromptError(f"there is no file {path.absolute()}; check the path")
+        raise PromptError(f"no such file: {path.absolute()}")
     number = 0
     try:
         for number, row in enumerate(_read(path), 1):
@@ -61,7 +61,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
     except (OSError, ValueError, csv.Error) as problem:
         reason = str(problem).splitlines()[0]
         form = FORMATS[path.suffix.lower()]
-        raise PromptError(f"{path} row {number + 1} cannot be read ({reason}); write {form}") from None
+        raise PromptError(f"cannot read {path} row {number + 1} ({reason}); expected {form}") from None
 
 
 def _read(path: Path) -> Iterator[dict | str | None]:
@@ -83,7 +83,7 @@ def _read(path: Path) -> Iterator[dict | str | None]:
                 raise ValueError("two columns have the same name")
             for row in table:
                 if None in row:
-                    raise ValueError("it has more cells than the table has columns: quote a text that has a comma")
+                    raise ValueError("it has more cells than the table has columns: put texts with a comma in quotes")
                 yield row
         for line in file:
             if not line.strip():

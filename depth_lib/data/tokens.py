@@ -24,28 +24,28 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
     """
     texts = [texts] if isinstance(texts, str) else [] if texts is None else texts
     if _columns(texts) is not None:
-        give = f"one column of it, {name}s{column}" if (column := _text_column(texts)) else "the texts themselves"
-        raise ValueError(f"a {type(texts).__name__} is not a list of texts; give {give}")
+        what = f"one column: {name}s{column}" if (column := _text_column(texts)) else "the texts themselves"
+        raise ValueError(f"expected a list of texts, got a {type(texts).__name__}; pass {what}")
     if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise ValueError(f"{name}s is of type {type(texts).__name__}, not a list of texts; give a list of strings")
+        raise ValueError(f"{name}s must be a list of strings, got {type(texts).__name__}")
     texts = list(texts)
     for number, text in enumerate(texts):
         message = text[0] if isinstance(text, list) and text else text
         if isinstance(message, Mapping) and "role" in message:
-            what = f"{'a message' if message is text else 'a list of messages'} of a chat"
-            to, prompt = ("the probe ", ", add_generation_prompt=True") if name == "question" else ("", "")
-            give = f"{to}each chat as one text: llm.tokenizer.apply_chat_template(messages, tokenize=False{prompt})"
-            raise ValueError(f"{name} {number} is {what}; give {give}")
+            what = "a single chat message" if message is text else "a list of chat messages"
+            to, prompt = (" to the probe", ", add_generation_prompt=True") if name == "question" else ("", "")
+            chat = f"llm.tokenizer.apply_chat_template(messages, tokenize=False{prompt})"
+            raise ValueError(f"{name} {number} is {what}; pass each chat{to} as one text: {chat}")
         if isinstance(text, Mapping):
             of_text = [key for key, value in text.items() if isinstance(value, str)]
             column = "text" if "text" in of_text or not of_text else of_text[0]
-            raise ValueError(f"{name} {number} is a row, not text; give [row[{column!r}] for row in {name}s]")
+            raise ValueError(f"{name} {number} is a row, not text; pass [row[{column!r}] for row in {name}s]")
         if not isinstance(text, str):
-            raise ValueError(f"{name} {number} is of type {type(text).__name__}, not text; give a list of strings")
+            raise ValueError(f"{name} {number} must be a string, got {'None' if text is None else type(text).__name__}")
         if (of_data := len(texts) == 1 and text in params_files("datasets")) or _is_file(text):
             column = "" if of_data or text.endswith(".txt") else ', column="text"'
             what = "data set" if of_data else "file"
-            raise ValueError(f"{text!r} is the name of a {what}; give its texts: dl.load_prompts({text!r}{column})")
+            raise ValueError(f"{text!r} is the name of a {what}; pass its texts: dl.load_prompts({text!r}{column})")
     if not texts:
         raise ValueError(f"there are no {name}s; load some with dl.load_prompts(...)")
     return texts
@@ -121,7 +121,7 @@ def _tokenized(llm, text, name, generate=0, offsets=False):
     if max(ids) >= config.vocab_size:  # a GPU's process dies of a token that has no embedding
         raise ValueError(
             f"{name} has token {max(ids)}, but the model's embedding has {config.vocab_size} tokens: the tokenizer is "
-            "not the model's. Give its own, or call model.resize_token_embeddings(len(tokenizer))"
+            "not the model's. Pass the model's own, or call model.resize_token_embeddings(len(tokenizer))"
         )
     # after the last position, learned embeddings fail (a GPU's process dies) and rotary ones give nonsense
     limit, n_tokens = positions_of(llm), len(ids) + max(generate - 1, 0)  # nobody reads the last one
@@ -197,13 +197,15 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
     The answer's tokens are those whose characters overlap the answer in the string tokenised once.
     """
     if not llm.tokenizer.is_fast:
-        raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json)")
+        raise ValueError(
+            "locating the answer needs character offsets; load the model with a fast tokenizer (tokenizer.json)"
+        )
     ids, offsets = _tokenized(llm, question + answer, "the question with its answer", offsets=True)
     places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0
     if not answer.strip() or not places:
-        raise ValueError(f"the answer {answer!r} is blank or adds no token to the question; give a different answer")
+        raise ValueError(f"the answer {answer!r} is blank or adds no token to the question; use a different answer")
     if places[0] == 0:
-        raise ValueError(f"nothing precedes the answer {answer!r}, so no token predicts it; give a longer question")
+        raise ValueError(f"nothing precedes the answer {answer!r}, so no token predicts it; use a longer question")
     return ids, places, [llm.tokenizer.decode([i]) for i in ids]
 
 
@@ -218,21 +220,21 @@ def measured_tokens(
 
     Raises ValueError for an unknown `at`, or if the numbers of answers and prompts differ.
     """
-    if problem := not_among(("all", "last"), "at=", at):
+    if problem := not_among(("all", "last"), "value of at:", at):
         raise ValueError(problem)
     if answers is None:
         firsts = ((ids, len(ids) - 1 if at == "last" else 0) for ids in tokenize(llm, prompts))
         return [(ids, first, ids[first + 1 :]) for ids, first in firsts]
     if at != "all":
-        raise ValueError('give answers or at="last", not both: an answer\'s tokens are measured')
+        raise ValueError('pass answers or at="last", not both: answers already choose the tokens')
     prompts = texts_of(prompts)
     if isinstance(answers, Mapping | set | frozenset | bytes) or not isinstance(answers, Iterable):
-        raise ValueError(f"answers is of type {type(answers).__name__}; give a list of texts or token ids")
+        raise ValueError(f"answers must be a list of texts or token ids, got {type(answers).__name__}")
     answers = [answers] if isinstance(answers, str) else list(answers)
     if len(answers) != len(prompts):
         raise ValueError(
-            f"there are {len(prompts)} prompts and {len(answers)} answers; give one answer per prompt, and repeat "
-            "a prompt that has several"
+            f"there are {len(prompts)} prompts and {len(answers)} answers; pass one answer per prompt (repeat "
+            "a prompt that has several)"
         )
     return [_with_answer(llm, *pair, f"prompt {p}") for p, pair in enumerate(zip(prompts, answers, strict=True))]
 
@@ -244,11 +246,11 @@ def _with_answer(llm, prompt, answer, name):
         ids, places, _ = answer_span(llm, prompt, answer)
         return ids[: places[-1]], places[0] - 1, ids[places[0] : places[-1] + 1]
     if not isinstance(answer, Iterable):
-        raise ValueError(f"the answer to {name} is a {type(answer).__name__}; give a text, or a list of token ids")
+        raise ValueError(f"the answer to {name} must be a text or a list of token ids, got {type(answer).__name__}")
     answer = whole(answer)
     before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
     if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:
-        raise ValueError(f"the answer to {name} is not a list of the model's token ids; give a text, or ids")
+        raise ValueError(f"the answer to {name} is not a list of the model's token ids; pass a text or token ids")
     return before + answer[:-1], len(before) - 1, answer
 
 
@@ -277,7 +279,7 @@ def skips_of(
 ) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
     """Token ids and positions t of every prompt that is long enough: in future mode drawn, else only t = T; and the
     numbers of these prompts."""
-    if problem := not_among(modes, "mode=", mode):
+    if problem := not_among(modes, "mode", mode):
         raise ValueError(problem)
     ids = tokenize(llm, prompts)
     positions = future_positions([len(x) for x in ids]) if mode == "future" else [[len(x)] for x in ids]
@@ -291,8 +293,8 @@ def long_enough(ids: list[list[int]], least: int, what: str) -> list[int]:
     numbers = [p for p, of_prompt in enumerate(ids) if len(of_prompt) >= least]
     if not numbers:
         other = ' or mode="all"' if what == 'mode "future"' else ""
-        raise ValueError(f"no prompt has the {least} tokens that {what} needs; use longer prompts{other}")
+        raise ValueError(f"all prompts are too short: {what} needs at least {least} tokens; use longer prompts{other}")
     if len(numbers) < len(ids):
         short = [f"prompt {p} ({len(ids[p])} tokens)" for p in range(len(ids)) if p not in numbers]
-        warn(f"too short for {what} ({least} tokens), left out: {', '.join(short)}")
+        warn(f"left out, too short for {what} (at least {least} tokens): {', '.join(short)}")
     return numbers

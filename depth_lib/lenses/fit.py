@@ -74,7 +74,7 @@ def fit_lens(
     Cost: one forward pass per text, and, for "jacobian", d backward passes as well. Memory: 20 L d² bytes, ridge 32 L
     d² bytes.
     """
-    if problem := not_among(("jacobian", "ridge"), "kind=", kind):
+    if problem := not_among(("jacobian", "ridge"), "kind", kind):
         raise LensError(problem)
     fewest, shortest = (1, SKIPPED + 2) if kind == "jacobian" else (2, 2)
     arch_of = arch_to_change if kind == "jacobian" else verified_arch

@@ -87,7 +87,7 @@ def check_quantization(quantization: str | None) -> None:
     """Raise ModelError for an unknown quantisation, or one whose library is not installed."""
     if quantization is None:
         return
-    if problem := not_among(QUANTIZATIONS, "quantization=", quantization):
+    if problem := not_among(QUANTIZATIONS, "quantization", quantization):
         raise ModelError(problem)
     if not is_bitsandbytes_available():
         raise ModelError(

@@ -97,7 +97,7 @@ def integrated_gradients(
     """
     tolerance = 0.01 if quadrature == "riemann" else quadrature
     if isinstance(tolerance, str) or not 0 <= tolerance <= 1:
-        raise ValueError(f'quadrature={quadrature!r} is not known; use "riemann" or a tolerance such as 0.01')
+        raise ValueError(f'unknown quadrature {quadrature!r}; use "riemann" or a tolerance such as 0.01')
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):  # 9: those `converged` begins with
         if value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")

@@ -82,7 +82,7 @@ def method_there(remote: bool | str, method: str | None) -> str:
     NDIF runs jobs of keys with the tag `trusted` beside the weights, and others in a sandbox, which returns no
     gradients. Raises NotReady without a key or host.
     """
-    if method and (problem := not_among(("gradients", "increments"), "method=", method)):
+    if method and (problem := not_among(("gradients", "increments"), "method", method)):
         raise ValueError(problem)
     if method or not remote or remote == "local":
         return method or "gradients"

@@ -82,7 +82,7 @@ class Options(Params):
     def models(self) -> list[str]:
         """MODELS, or the models of SET (by default the papers'), small ones first."""
         sets = {name: path.parent.name for name, path in params_files("models").items()}
-        if self.SET and (problem := not_among(sorted({*sets.values()}), "SET", self.SET)):
+        if self.SET and (problem := not_among(sorted({*sets.values()}), "set", self.SET)):
             raise ParamsError(problem)
         return self.MODELS or in_order(name for name in sets if sets[name] == (self.SET or "paper"))
 
@@ -96,7 +96,7 @@ class Options(Params):
         A probe that reads no prompts runs on only one data set per model: GSM8K, or the first.
         """
         datasets = sorted(dict.fromkeys(self.DATASETS) or PAPER_DATASETS, key=lambda name: name != "gsm8k")
-        if problem := not_among(ARTIFACTS, "PROBES", *self.PROBES):
+        if problem := not_among(ARTIFACTS, "probe", *self.PROBES):
             raise ParamsError(problem)
         runs = []
         for model in dict.fromkeys(self.models):

@@ -16,7 +16,7 @@ MATH = {"problem": "Find $x$.", "level": "Level 3", "type": "Intermediate Algebr
 def test_a_dataset_does_not_need_the_files_of_others(own):
     own(TYPO=1)
     assert len(load_examples("sums", 1)) == 5
-    with pytest.raises(PromptError, match="'gsm8k' has no levels of difficulty; use one of math, mquake, sums"):
+    with pytest.raises(PromptError, match="'gsm8k' has no levels of difficulty; choose from math, mquake, sums"):
         load_examples("gsm8k", 1)
 
 
@@ -63,7 +63,7 @@ def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_f
 @pytest.mark.parametrize(
     "asked, message",
     [
-        (dict(dataset="sums", n_per_level=0), "n_per_level is 0; give a whole number of at least 1"),
+        (dict(dataset="sums", n_per_level=0), "n_per_level must be at least 1, got 0"),
         (dict(dataset="math", source="hug"), "hug is not a .jsonl"),
     ],
 )
@@ -76,7 +76,7 @@ def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(rows):
     with pytest.raises(PromptError, match="row 1 does not fit the template of mquake .'answer' is undefined."):
         load_examples("mquake", source=rows({"questions": ["q"]}))
     for level in ("Level ?", "Level ²", "3 of 5", "Level 0", -1, 2.5, None):
-        with pytest.raises(PromptError, match="has no row with a level in 'level'; write a number there"):
+        with pytest.raises(PromptError, match="has no row with a level in the field 'level'; write numbers there"):
             load_examples("math", source=rows({**MATH, "level": level}))
 
 

@@ -41,9 +41,9 @@ def test_pairs_of_ones_own_have_labels_that_tell_them_apart_and_that_a_folder_ca
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"name": "spous"}, 'PAIR "spous" is not known; did you mean spouse'),
-        ({"question": "1 + 1 = "}, "give ANSWER too, or leave out both"),
-        ({"answer": "2"}, "give QUESTION too, or leave out both"),
+        ({"name": "spous"}, 'unknown pair "spous"; did you mean "spouse"'),
+        ({"question": "1 + 1 = "}, "provide both: set ANSWER too, or leave out both"),
+        ({"answer": "2"}, "provide both: set QUESTION too, or leave out both"),
     ],
 )
 def test_half_a_pair_or_an_unknown_one_is_named_with_the_next_step(asked, said):

@@ -113,7 +113,7 @@ def test_prompts_without_the_special_tokens_of_a_chat_template_are_noticed(modul
 
 
 def test_a_place_or_a_method_that_is_not_known_is_named(toy):
-    with pytest.raises(ValueError, match='at="first" is not known'):
+    with pytest.raises(ValueError, match='unknown value of at: "first"; use'):
         dl.logit_lens(toy, ["5 + 7 = 12"], at="first")
-    with pytest.raises(ValueError, match='method="gradient" is not known'):
+    with pytest.raises(ValueError, match='unknown method "gradient"; did'):
         dl.integrated_gradients(toy, "5 + 7 = ", "12", method="gradient")

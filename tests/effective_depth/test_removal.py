@@ -51,7 +51,7 @@ def test_few_prompts_have_no_interval_and_where_nothing_is_cheap_enough_nothing_
     assert dl.removable(result_of(np.full((6, 3, 8), 0.5)), at_most=0.5).n == 3, "at most: what costs just that goes"
     for n, name in ((1, "Block 0 (1"), (2, "Blocks 0 and 1 (2"), (3, "Blocks 0 to 2 (3")):
         assert str(dl.removable(result_of(np.full((6, n, 8), 0.01), range(1, n + 1)))).startswith(f"{name} of 8) can")
-    with pytest.raises(ValueError, match="at_most is nan, of type float; give a number"):
+    with pytest.raises(ValueError, match=r"at_most must be a number, got nan \(float\)"):
         dl.removable(result_of(np.full((6, 3, 8), 0.5)), at_most=np.nan)
     cheap = np.full((6, 3, 8), 0.5)
     cheap[1::2] = 0.01  # on the prompts that do not choose

@@ -254,7 +254,7 @@ def nothing_fetched(monkeypatch):
     [
         ({"dtype": "float33"}, "dtype 'float33' is not a torch floating-point type; use float32, bfloat16 or float16"),
         ({"dtype": torch.int8}, "dtype torch.int8 is not a torch floating-point type"),
-        ({"quantization": "3bit"}, 'quantization="3bit" is not known; did you mean 8bit?'),
+        ({"quantization": "3bit"}, 'unknown quantization "3bit"; did you mean "8bit"?'),
         ({"remote": "lokal"}, "remote='lokal' is not valid; use True, False, \"local\" or a URL"),
         ({"quantization": "8bit", "remote": True}, "the server sets dtype, quantization and device_map itself; leave"),
         ({"dtype": "float32", "remote": True}, "the server sets dtype, quantization and device_map itself; leave"),

@@ -40,7 +40,7 @@ def test_what_a_result_says_of_itself_is_what_was_measured(cell):
     for name in ("prompts", "remote"):
         with pytest.raises(ParamsError, match=f"^{name} is set by the run; for a different one, call dl.logit_lens"):
             run.result("logit_lens", **{name: run.prompts[:2]})
-    with pytest.raises(ParamsError, match='argument of logit_lens "lense" is not known; did you mean lens?'):
+    with pytest.raises(ParamsError, match='unknown logit_lens argument "lense"; did you mean "lens"?'):
         run.result("logit_lens", lense=1)
     run.prompts = run.prompts[:2]
     assert run.lacking == ["logit_lens", "layer_effects"]
@@ -258,7 +258,10 @@ def test_numbers_by_level_without_the_levels_are_named(cell, tmp_path):
 def test_own_prompts_are_filed_under_a_name_of_ones_own(cell):
     run = Run(cell | {"DATASET": "mine", "N_EXAMPLES": None}, prompts=["5 + 7 = 12", "3 + 4 = 7"])
     assert run.result("logit_lens")["meta"]["n_prompts"] == 2 and run.folder.parent.name == "mine"
-    for dataset, prompts, said in (("gsm8k", ["a"], "has prompts of its own"), ("mine", [], "there are no prompts")):
+    for dataset, prompts, said in (
+        ("gsm8k", ["a"], "gsm8k is the name of a data set; for your own"),
+        ("mine", [], "there are no prompts"),
+    ):
         with pytest.raises(ValueError, match=said):
             Run(cell | {"DATASET": dataset}, prompts=prompts)
 
@@ -279,11 +282,11 @@ def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own
 
 def test_names_that_are_no_parameter_are_refused_and_in_a_notebook_only_capitals_that_nearly_spell_one(cell):
     near = {"n_example": "N_EXAMPLES", "ANSWRS": "ANSWER", "MODELS": "MODEL"}
-    said = {name: f'^key "{name}" is not known; did you mean {other}\\?$' for name, other in near.items()}
-    for name, message in (said | {"xyz": '^key "xyz" is not known; use "MODEL", '}).items():
+    said = {name: f'^unknown parameter "{name}"; did you mean "{other}"\\?$' for name, other in near.items()}
+    for name, message in (said | {"xyz": '^unknown parameter "xyz"; use "MODEL", '}).items():
         with pytest.raises(ParamsError, match=message):
             Run(cell | {name: 3})
-    with pytest.raises(ParamsError, match="^N_EXAMPLE is not a parameter; did you mean N_EXAMPLES?"):
+    with pytest.raises(ParamsError, match='^unknown parameter "N_EXAMPLE"; did you mean "N_EXAMPLES"?'):
         Run(cell | {"N_EXAMPLE": 3, "__name__": "__main__"})
     own = {
         "SEEDS": [1],
@@ -319,11 +322,14 @@ def test_a_remote_run_without_a_key_is_refused_before_anything_runs(tmp_path, mo
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("gsm8k --lens short.txt", "LENS is .*short.txt, and there is no such .pt file"),
+        ("gsm8k --lens short.txt", "LENS=.*short.txt: no such .pt file; check"),
         ("gsm8k --lens text.pt", "text.pt is not a lens for all layers: it is damaged"),
         ("gsm8k --lens eight.pt", "the lens does not fit toy-4l: it has A .8, 128, 128. and b .8, 128., but the mod"),
-        ("gsm8k --chat", "toy-4l has no chat template; give plain prompts"),
-        ("mine --source short.txt --probes layer_effects", 'no prompt has the 13 tokens that mode "future" needs'),
+        ("gsm8k --chat", "toy-4l has no chat template; use plain prompts"),
+        (
+            "mine --source short.txt --probes layer_effects",
+            'prompts are too short: mode "future" needs at least 13 tokens',
+        ),
     ],
 )
 def test_what_no_probe_can_do_is_refused_before_weights_are_loaded_or_a_notebook_starts(
