@@ -18,6 +18,7 @@ from nnsight import TransformersModel
 from .data.tokens import text_ids, texts_of
 from .effective_depth.intervals import FEWEST, Estimate, NoInterval, half_width
 from .effective_depth.rules import as_array
+from .lenses.regression import means, moments, root_weights, solved, with_ones
 from .models.check import name_of, verified_arch
 from .params import not_among
 from .progress import steps
@@ -141,7 +142,7 @@ class _Stored:
         self.values = np.memmap(path, np.float16, "w+", shape=(self.n_layers, n_tokens, arch.width))
         self.largest = torch.empty(self.n_layers, n_tokens, 1)
         for ids in steps(texts, f"states of {name_of(llm)}"):
-            found = run(states, llm, arch, ids, [*range(self.n_layers)], what)["states"].float().cpu()
+            found = run(states, llm, arch, ids, what)["states"].float()
             if not torch.isfinite(found).all():
                 raise ValueError(f'the states of {name_of(llm)} are not finite; load it with dtype="float32"')
             place = slice(done, done := done + len(ids))
@@ -156,37 +157,14 @@ class _Stored:
 def _errors(m, x, y, n_fit, lengths):
     """The summed relative error of source layer m on each held-out text, [P, N + 1]; and that of the mean, [N + 1]."""
     n_tokens, of_maps, of_mean = n_fit + int(lengths.sum()), [], []
-    tested = _with_ones(x[m, n_fit:])
+    tested = with_ones(x[m, n_fit:])
     for l in range(y.n_layers):
-        moments = 0
-        for start in range(0, n_fit, _AT_ONCE):
-            place = slice(start, min(start + _AT_ONCE, n_fit))
-            rows, h, weights = _with_ones(x[m, place]), *_weighted(y[l, place])
-            moments = moments + (rows * weights).T @ torch.cat([rows * weights, h * weights], 1)
-        W, mean = _solved(moments)
-        h, weights = _weighted(y[l, n_fit:n_tokens])
+        places = [slice(start, min(start + _AT_ONCE, n_fit)) for start in range(0, n_fit, _AT_ONCE)]
+        sums = sum(moments(x[m, place], y[l, place]) for place in places)
+        (W,), mean = solved(sums, [RIDGE]), means(sums)[len(sums) :]
+        h = y[l, n_fit:n_tokens]
+        weights = root_weights(h)
         distance = ((tested @ W - h) * weights).norm(dim=1)
         of_maps.append(torch.stack([one.sum() for one in distance.split(lengths.tolist())]))
         of_mean.append(((mean - h) * weights).norm(dim=1).sum())
     return torch.stack(of_maps, 1), torch.stack(of_mean)
-
-
-def _with_ones(x):
-    return torch.cat([x, torch.ones_like(x[:, :1])], 1)
-
-
-def _weighted(h):
-    """States, and 1 / ‖h‖ of each token."""
-    return h, 1 / h.norm(dim=1, keepdim=True).clamp_min(1e-6)
-
-
-def _solved(moments):
-    """[Wᵀ; b] [d + 1, target's d] from Σ w [x 1]ᵀ [x 1 h], and the weighted mean of h."""
-    n = len(moments)
-    squares, products = moments[:, :n], moments[:, n:]
-    mean = products[-1] / squares[-1, -1]
-    centred = moments[:-1] - moments[:-1, n - 1 : n] * (moments[-1] / squares[-1, -1])
-    ridge = RIDGE * centred.diagonal().mean() + torch.finfo(torch.float64).tiny
-    W = torch.linalg.solve(centred[:, : n - 1] + ridge * torch.eye(n - 1).double(), centred[:, n:])
-    b = mean - squares[-1, :-1] / squares[-1, -1] @ W
-    return torch.cat([W, b[None]]), mean

@@ -17,11 +17,11 @@ from ..progress import steps
 from ..remote.errors import JobFailed
 from ..remote.server import NO_GRADIENT
 from ..residual.budget import check_budget
-from ..residual.states import states_of_sequences
+from ..residual.states import states
 from ..session import run
 from .files import Lens, LensError, finite, lens_path, published, unembedding_hash, write
 from .jacobian import SKIPPED, measure_jacobian
-from .regression import accumulate, solve
+from .regression import best, moments
 
 NO_GRADIENTS = (
     "the server's sandbox returns no gradients; read a published lens (dl.load_lens), fit with the weights on this "
@@ -124,7 +124,7 @@ def _model(llm):
 def _with_text(sums, llm, arch, ids, n, kind, budget, remote):
     """The sums with text n: Jacobians [L, d, d], or moments of (h_l, 1) and h_L for the ridge.
 
-    The ridge's moments [2, L, 1, d + 1, 2 d + 1] are for fitting and, for every tenth text, for choosing λ.
+    The ridge's moments [2, L, d + 1, 2 d + 1] are for fitting and, for every tenth text, for choosing λ.
     """
     if kind == "jacobian":
         try:
@@ -134,11 +134,12 @@ def _with_text(sums, llm, arch, ids, n, kind, budget, remote):
                 raise
             raise LensError(NO_GRADIENTS) from failed
         return A if sums is None else sums + A
-    d, layers = arch.width, list(range(arch.n_layers + 1))
-    (h,) = run(states_of_sequences, llm, arch, [ids], layers, "residual", remote=remote)["states"]
+    d = arch.width
+    h = run(states, llm, arch, ids, "residual", remote=remote)["states"][:, 1:].float()
     if sums is None:
-        sums = torch.zeros(2, arch.n_layers, 1, d + 1, 2 * d + 1, dtype=torch.float64)
-    accumulate(sums[int(n % 10 == 2)], h[:-1, 1:].float(), h[-1:, 1:].float())
+        sums = torch.zeros(2, arch.n_layers, d + 1, 2 * d + 1, dtype=torch.float64)
+    for l in range(arch.n_layers):
+        sums[int(n % 10 == 2), l] += moments(h[l], h[-1])
     return sums
 
 
@@ -147,10 +148,9 @@ def _lens(done):
     sums = done["sums"]
     if done["kind"] == "jacobian":
         return {"A": sums / done["n_done"], "b": torch.zeros(sums.shape[:2], dtype=torch.float32)}
-    d, of_layers = sums.shape[3] - 1, []
-    for fit, choose in sums.squeeze(2).unbind(1):
-        fit, choose = (torch.cat([m[:, : d + 1], m[:, d + 1 :] - m[:, :d]], 1) for m in (fit, choose))
-        solve(fit, choose)
-        of_layers.append(fit[:, d + 1 :].float())
+    d, of_layers = sums.shape[2] - 1, []
+    for of_layer in sums.unbind(1):
+        added = torch.cat([of_layer[..., : d + 1], of_layer[..., d + 1 :] - of_layer[..., :d]], -1)  # of h_L − h_l
+        of_layers.append(best(*added).float())
     weights = torch.stack(of_layers)
     return {"A": weights[:, :d].mT + torch.eye(d, dtype=torch.float32), "b": weights[:, d]}
