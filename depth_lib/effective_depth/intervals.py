@@ -25,7 +25,7 @@ UNPAIRED = "treated as independent samples: not known to be the same prompts"
 
 
 class NoInterval(ArtifactError):
-    """There is nothing to compute an interval from; the message says what is missing."""
+    """No interval can be computed; the message gives the reason."""
 
 
 class Estimate(NamedTuple):

@@ -19,7 +19,7 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
 class DoesNotFit(ModelError):
-    """A model, or a measurement of it, needs more memory than there is."""
+    """A model, or a measurement of it, needs more memory than is available."""
 
 
 def is_full(error: BaseException) -> bool:
