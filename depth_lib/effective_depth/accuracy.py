@@ -16,9 +16,9 @@ def accuracy(result: Mapping) -> Estimate:
     >>> print(dl.accuracy({"correct": [1, 1, 1, 0]}))
     0.75 [0.30, 0.95]
 
-    - result: from `choice_accuracy`, for one order of blocks
+    - result: from `choice_accuracy`
 
-    Raises ValueError for several orders, or no choices.
+    Raises ValueError without choices.
     Cost: no forward pass.
     """
     correct = _right(result)
@@ -38,7 +38,7 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
     The interval is Wald's, with half a question added to each cell of the 2 × 2 table (right or wrong, before and
     after).
 
-    Raises ValueError for different numbers of choices, or several orders.
+    Raises ValueError for different numbers of choices.
     Source: Agresti and Min 2005, Statistics in Medicine 24.
     Cost: no forward pass.
     """
@@ -52,7 +52,7 @@ def _right(result):
     """Whether each choice was answered rightly [C]."""
     correct = as_array(result.get("correct", [])) if isinstance(result, Mapping) else np.empty(0)
     if correct.ndim != 1 or not len(correct):
-        raise ValueError("give a result from choice_accuracy for one order of blocks, with at least one choice")
+        raise ValueError("give a result from choice_accuracy, with at least one choice")
     if (wrong := correct[(correct != 0) & (correct != 1)]).size:
         raise ValueError(f"correct has a {wrong[0]:g}; give 1 for each right answer and 0 for each wrong one")
     return correct == 1

@@ -8,7 +8,7 @@ import torch
 from nnsight import TransformersModel
 
 from ..data.choices import Choice
-from ..data.orders import checked_order, checked_orders
+from ..data.orders import checked_order
 from ..data.tokens import answer_span
 from ..models.check import arch_to_change, verified_arch
 from ..models.removal import order_without, stretch_of
@@ -29,7 +29,7 @@ def choice_accuracy(
     choices: Sequence[Choice],
     removed: tuple[int, int] | None = None,
     remote: bool | str = False,
-    order: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    order: Sequence[int] | None = None,
     budget: int | None = None,
 ) -> Result:
     """How often a model scores the right ending highest, optionally with its blocks in a different order.
@@ -46,33 +46,36 @@ def choice_accuracy(
     - choices: from `load_choices`, or a list of (context, endings, index of the right one), all with E endings
     - removed: (s, n) leaves out blocks s..s + n − 1
     - remote, budget: as for `layer_effects`
-    - order: the block numbers in the order in which they run, or K such lists
+    - order: the block numbers in the order in which they run
 
-    Returns a dict of float32 tensors. For K orders, all but `chance` and `unchanged_correct` have a first axis K:
+    Returns a dict of float32 tensors:
 
     - `log_probs` [C, E]: Σ log p in nats
     - `correct` [C]: 1 where acc_norm picks the right ending, else 0
-    - `acc`, `acc_norm` [1]: the shares of right answers ([K] for K orders); `chance` [1]: 1 / E
+    - `acc`, `acc_norm` [1]: the shares of right answers; `chance` [1]: 1 / E
     - `unchanged_correct` [C]: `correct` of the model as it is; only with removed or order
 
     See `dl.accuracy` for the interval, `dl.accuracy_change` for that of a change, and `dl.block_accuracy` for all
-    blocks.
+    blocks or several orders.
     Raises ValueError without choices, for an ending without a token, and for block numbers outside 0..L − 1.
     Source: Gao et al., lm-evaluation-harness (acc, acc_norm of HellaSwag).
     Cost: a forward pass per ending, and the passes of each order as for `block_orders`.
     """
     arch = verified_arch(llm) if removed is None and order is None else arch_to_change(llm)
-    orders, several = _orders_of_choices(removed, order, arch.n_layers)
+    if removed:
+        if order is not None:
+            raise ValueError("give removed or order, not both: an order may lack blocks")
+        order = order_without(*stretch_of(removed), arch.n_layers)
+    orders = [] if order is None else [checked_order(order, arch.n_layers)]
     log_probs, picked, right, _ = endings_scored(llm, arch, choices, orders, remote, budget)
     correct = (picked == right).float()
-    which = slice(1, None) if several else -1  # else the one order, or the unchanged model (row 0)
-    by_sum = (log_probs.argmax(-1) == right).float()
+    by_sum = (log_probs[-1:].argmax(-1) == right).float()
     unchanged = {"unchanged_correct": correct[0]} if orders else {}
     found = {
-        "log_probs": log_probs[which],
-        "correct": correct[which],
-        "acc": by_sum[which].mean(-1).reshape(-1),
-        "acc_norm": correct[which].mean(-1).reshape(-1),
+        "log_probs": log_probs[-1],
+        "correct": correct[-1],
+        "acc": by_sum.mean(1),
+        "acc_norm": correct[-1:].mean(1),
         "chance": torch.tensor([1 / log_probs.shape[-1]], dtype=torch.float32),
     }
     return Result("choice_accuracy", found | unchanged)
@@ -119,18 +122,6 @@ def endings_scored(
     # of the same ending twice, the first is picked, and is right
     right = torch.tensor([[*endings].index([*endings][int(number)]) for _, endings, number in choices])
     return log_probs, (log_probs / n_bytes).argmax(-1), right, n_tokens
-
-
-def _orders_of_choices(removed, order, n_layers):
-    """The orders that `choice_accuracy` is asked for, and whether it was given a list of several."""
-    if removed:
-        if order is not None:
-            raise ValueError("give removed or order, not both: an order may lack blocks")
-        order = order_without(*stretch_of(removed), n_layers)
-    if order is None:
-        return [], False
-    several = not whole(order)  # a list of whole numbers is one order
-    return checked_orders(order, n_layers) if several else [checked_order(order, n_layers)], several
 
 
 def measure_endings(llm, arch, texts, orders, budget):

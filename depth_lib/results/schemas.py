@@ -211,7 +211,7 @@ BY_RANDOM = "@weights=random"  # ends the name of its result
 TABLE_PROBES = ("relative_contribution", "logit_lens")
 LEVEL_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 
-# Results that no run makes: of two models, in `out/linear_maps/`, and of choices, with an axis more for several orders.
+# Results that no run makes: of two models, in `out/linear_maps/`, and of choices.
 MAPS = Schema("linear_map", "M N: relative; N: relative_mean best; P: n_tokens; P M N: relative_sums")
 SCHEMAS = ARTIFACTS | {"linear_map": MAPS, "choice_accuracy": Schema("choice_accuracy", "1: chance")}
 _STEMS = {row.file.removesuffix("_{n}exps"): probe for probe, row in ARTIFACTS.items()}

@@ -29,7 +29,7 @@ def test_a_change_is_that_of_the_same_questions():
 
 @pytest.mark.parametrize("result", [of([]), of([[0, 1]]), {"acc": 1}, [0, 1]])
 def test_what_is_no_list_of_right_and_wrong_answers_is_refused(result):
-    with pytest.raises(ValueError, match="give a result from choice_accuracy for one order of blocks"):
+    with pytest.raises(ValueError, match="give a result from choice_accuracy, with at least one"):
         accuracy(result)
 
 

@@ -70,8 +70,11 @@ def test_scores_and_the_worth_of_every_block_are_those_of_plain_forwards(pair):
 
 def test_orders_of_ones_own_are_measured_as_choice_accuracy_measures_them(toy):
     choices, orders = load_choices("hellaswag", 2, source="embedded"), [[0, 2, 1, 3], [0, 1, 2, 3]]
-    found, of_orders = dl.choice_accuracy(toy, choices, order=orders), dl.block_accuracy(toy, choices, orders)
-    assert torch.equal(of_orders["correct_by_prompt"].T, found["correct"])
+    of_orders = dl.block_accuracy(toy, choices, orders)
+    for k, order in enumerate(orders):
+        assert torch.equal(
+            of_orders["correct_by_prompt"][:, k], dl.choice_accuracy(toy, choices, order=order)["correct"]
+        )
     assert of_orders["change"][1] == 0 and of_orders["choice_loss"][1] == 0
 
 
