@@ -10,7 +10,8 @@ NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 def run_cells(name, **parameters):
     """Run a notebook's code cells but the first, which installs the package, with these parameters for those of its
     parameters cell; its variables."""
-    notebook, variables = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8")), {}
+    notebook = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
+    variables = {"__name__": "__main__"}  # as in a kernel
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(cells[1:], 1):
         exec(compile("".join(cell["source"]), f"{name}, cell {number}", "exec"), variables)

@@ -33,8 +33,9 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     With a norm between passes, attention and MLP cannot be measured separately: only the blocks' inputs and outputs
     are.
 
-    Raises ModelError for anything other than a transformers model, ValueError for passes below 1 or not whole, and
-    ArchitectureError for a model that is not a single stack of blocks, such as one with a loop other than Ouro's.
+    Raises ModelError for anything other than a transformers model, and ValueError for passes below 1 or not whole.
+    Raises ArchitectureError for a model that is not a single stack of blocks, such as one with its own loop (except
+    Ouro).
     Source: Zhu et al. 2025 (Ouro, arXiv 2510.25741).
     Cost: no weight is copied; two passes of 4 tokens.
     """

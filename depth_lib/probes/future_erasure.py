@@ -29,8 +29,8 @@ def future_erasure(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """The largest change in any later prediction if a token's residual stream, or that of every token before it (except
-    the first), is replaced by the mean at a given layer.
+    """The largest change in any later prediction if a token's residual stream, or those of all tokens before it but the
+    first, is replaced by the mean.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.future_erasure(llm, "5 + 7 = ", "12", prompts)["past_erasure"].shape
