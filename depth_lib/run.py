@@ -25,7 +25,7 @@ from .data.examples import load_examples
 from .data.pairs import find_pair
 from .data.prompts import load_prompts
 from .data.rows import PromptError
-from .embedded import SAMPLES, TOYS
+from .embedded import SAMPLES, TOYS, toy_path
 from .files import CANNOT_WRITE, can_be_folder, hold, holder, in_project, write_together
 from .hub import without_retries
 from .models.gguf import WHEELS, gguf_in
@@ -73,6 +73,9 @@ def resolved(given: Mapping) -> Params:
     given = checked(given)
     of_dataset = find_dataset(given.get("DATASET", "gsm8k")) or {}
     of_model = _model_values(given.get("MODEL", "toy-8l"), given.get("MODEL_ID"))
+    checkpoint = checkpoint_of(given.get("MODEL_ID") or of_model["MODEL_ID"])
+    if checkpoint and checkpoint.resolve().parent == toy_path("toy-8l").resolve().parent:
+        of_model = {"SOURCE": "embedded"} | of_model  # what toys were trained on
     if given.get("DATASET", "gsm8k") not in SAMPLES and "SOURCE" in of_dataset:
         of_model.pop("SOURCE", None)  # a model's SOURCE only chooses among the prompts that ship with the package
         if given.get("SOURCE") in ("embedded", "sample"):  # none ship of this one, which keeps its own

@@ -388,6 +388,8 @@ def _notebook(one: Run) -> Notebook:
 def _command(asked: Options, one: Run) -> str:
     """The command of a single run, from any folder."""
     given = {name: getattr(one.params, name) for name in asked.given("PROBES", "OUT")}
+    if one.params.SOURCE == "hub" != asked.SOURCE:  # a data set of one's own keeps its SOURCE
+        given.pop("SOURCE", None)
     model = one.params.MODEL if find_model(one.params.MODEL) else one.params.MODEL_ID
     return command(
         "run",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ import depth_lib as dl
 from depth_lib.data.datasets import dataset_named
 from depth_lib.depths import untrained
 from depth_lib.effective_depth.tables import CONTROL, depths
+from depth_lib.embedded import TOYS, toy_path
 from depth_lib.files import holder
 from depth_lib.lenses.files import Lens
 from depth_lib.params import ParamsError
 from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import ARTIFACTS, RANDOM, MissingArtifact, label_of
 from depth_lib.results.study import Study
-from depth_lib.run import OtherSettings, Run
+from depth_lib.run import OtherSettings, Run, resolved
 from depth_lib.sweep.cli import main
 from tests.families import save_family
 from tests.tiny_tokenizers import char_tokenizer
@@ -266,7 +268,25 @@ def test_own_prompts_are_filed_under_a_name_of_ones_own(cell):
             Run(cell | {"DATASET": dataset}, prompts=prompts)
 
 
-def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own(cell, tmp_path, monkeypatch):
+def test_every_way_to_name_a_toy_reads_the_embedded_prompts_and_a_copy_of_it_those_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params/models/mine").mkdir(parents=True)
+    (tmp_path / "params/models/mine/my-model.yaml").write_text("MODEL: my-model\nMODEL_ID: toy-loop\nDTYPE: float32\n")
+    (tmp_path / "linked").symlink_to(toy_path("toy-4l"))
+    copied = shutil.copytree(toy_path("toy-4l"), tmp_path / "copied")
+    source = {
+        name: Run({"MODEL": str(name)}).params.SOURCE for name in (*TOYS, *map(toy_path, TOYS), "my-model", "linked")
+    }
+    assert {*source.values()} == {"embedded"} and len(source) == 10
+    assert Run({"MODEL": "toy-loop", "PASSES": 3, "N_EXAMPLES": 2}).prompts == dl.load_prompts(
+        "gsm8k", 2, source="embedded"
+    )
+    assert resolved({"MODEL": "other", "MODEL_ID": "toy-8l"}).SOURCE == "embedded"
+    assert resolved({"MODEL": str(copied)}).SOURCE == "hub"
+    assert resolved({"MODEL": "toy-4l", "SOURCE": "sample"}).SOURCE == "sample"
+
+
+def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own(cell, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params/datasets").mkdir(parents=True)
     (tmp_path / "params/datasets/mine.yaml").write_text("DATASET: mine\nFILE: mine.txt\n")
@@ -274,6 +294,9 @@ def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own
     for source in ("sample", "embedded"):
         mine, gsm8k = (Run(cell | {"DATASET": name, "SOURCE": source, "N_EXAMPLES": 2}) for name in ("mine", "gsm8k"))
         assert mine.prompts == ["5 + 7 = 12", "3 + 4 = 7"] and gsm8k.params.SOURCE == source
+    main(["sweep", "--models", "toy-4l", "--datasets", "mine gsm8k", "--source", "sample", "--list"])
+    of_gsm8k, of_mine = capsys.readouterr().out.splitlines()
+    assert "gsm8k --source sample" in of_gsm8k and "--source" not in of_mine
     (tmp_path / "params/datasets/gsm8k.yaml").write_text("DATASET: gsm8k\nFILE: mine.txt\n")
     assert Run(cell | {"DATASET": "gsm8k", "SOURCE": "hub", "N_EXAMPLES": 2}).prompts == mine.prompts, (
         "a file of one's own replaces the package's"
