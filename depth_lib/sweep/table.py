@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..params import by_paper
-from ..results.schemas import MissingArtifact, is_result
+from ..results.schemas import MissingArtifact
 from .execute import Notebook, execute, say
 
 MADE = "effective_depth.ipynb"
@@ -14,14 +14,14 @@ MADE = "effective_depth.ipynb"
 
 def make_table(out: Path, models: Sequence[str], datasets: Sequence[str]) -> int:
     """Write table, figures and report of the results in a folder; the exit status. Raises what `Study` raises."""
-    there = [path.parts[-3:-1] for path in sorted(out.glob("*/*/*.pt")) if is_result(path)]
-    if there and not any((not datasets or of[0] in datasets) and (not models or of[1] in models) for of in there):
-        names = (", ".join(dict.fromkeys(names)) for names in zip(*there, strict=True))
-        raise MissingArtifact("{} has no result of these; on {} it has {}".format(out, *names))
     from ..report.page import write_page  # loads torch and pandas
     from ..results.study import find_results
 
-    datasets = list(datasets) or sorted({dataset for dataset, _, _ in find_results(out)}, key=by_paper)
+    found = find_results(out)
+    if not any((not datasets or of[0] in datasets) and (not models or of[1] in models) for of in found):
+        names = (", ".join(dict.fromkeys(names)) for names in zip(*found, strict=True))
+        raise MissingArtifact("{} has no result of these; on {} it has {}".format(out, *names))
+    datasets = list(datasets) or sorted({dataset for dataset, _, _ in found}, key=by_paper)
     parameters = {"OUT": os.path.abspath(out), "MODELS": list(models), "DATASETS": datasets}
     start = time.time()
     notebook = Notebook("table and figures", "effective_depth", out, parameters, out / ".table.lock")
