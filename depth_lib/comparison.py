@@ -164,7 +164,9 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     Cost: two forward passes per prompt for models; else none.
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
-        raise ValueError('give at least two results, or models with prompts: dl.compare({"base": a, "tuned": b})')
+        raise ValueError(
+            'compare expects at least two results, or models with prompts: dl.compare({"base": a, "tuned": b})'
+        )
     found = {str(name): _results_of(str(name), source, prompts) for name, source in of.items()}
     if prompts is not None and not any(isinstance(source, TransformersModel) for source in of.values()):
         raise ValueError("prompts are for models, and these are results; leave the prompts out")
@@ -172,11 +174,11 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     shared = [key for key in found[first] if all(key in found[name] for name in others)]
     if not shared:
         have = "; ".join(f'"{name}" has {", ".join(map(_spoken, results))}' for name, results in found.items())
-        raise ValueError(f"the results have no probe on the same data set in common: {have}")
+        raise ValueError(f"the results do not share a probe on the same data set: {have}")
     comparison = Comparison({key: {name: found[name][key] for name in found} for key in shared})
     if comparison.frame.empty and not any(True for kind in FIGURES for _ in comparison._drawn(kind)):
         probes = ", ".join(probe for _, probe in shared)
-        raise ValueError(f"the results have no depths, only {probes}; give logit_lens or relative_contribution")
+        raise ValueError(f"the results have no depths, only {probes}; use logit_lens or relative_contribution")
     return comparison
 
 
@@ -188,7 +190,7 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
     """(dataset, probe) -> result of one model."""
     if isinstance(source, TransformersModel):
         if prompts is None:
-            raise ValueError(f'"{name}" is a model; give the prompts too: dl.compare({{"{name}": llm, …}}, prompts)')
+            raise ValueError(f'"{name}" is a model; pass the prompts too: dl.compare({{"{name}": llm, …}}, prompts)')
         return {("", p.__name__): p(source, texts_of(prompts)) for p in (relative_contribution, logit_lens)}
     if isinstance(source, Mapping):
         if not (probe := probe_of(source)):
@@ -198,18 +200,20 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
         return {("", probe): fitting(source)}
     folder = getattr(source, "folder", source)
     if not isinstance(folder, str | Path):
-        raise ValueError(f'"{name}" is a {type(source).__name__}; give a model, a result, a Run or a folder of results')
+        raise ValueError(
+            f'"{name}" must be a model, a result, a Run or a folder of results, got {type(source).__name__}'
+        )
     source, folder = str(folder), path_of(folder).resolve()
     model = prompts is not None or source in params_files("models")
     if (folder / "config.json").is_file() or model and not folder.is_dir():
         raise ValueError(
-            f"{name}: {source} is not a folder of results; give the model itself, dl.load_model({source!r})"
+            f"{name}: {source} is not a folder of results; pass the model itself, dl.load_model({source!r})"
         )
     if not folder.is_dir():
-        raise MissingArtifact(f"{name}: there is no folder {folder}; give that of a run, such as outputs/gsm8k/toy-8l")
+        raise MissingArtifact(f"{name}: no such folder: {folder}; use that of a run, such as outputs/gsm8k/toy-8l")
     of_run = any(folder.glob("*.pt"))
     study = Study(folder.parents[1], [folder.name], [folder.parent.name]) if of_run else Study(folder)
     if len(study.models) > 1:
         several = ", ".join(study.models)
-        raise ValueError(f"{name}: {folder} has {several}; give one model's, {folder}/{study.datasets[0]}/NAME")
+        raise ValueError(f"{name}: {folder} has {several}; use one model's, {folder}/{study.datasets[0]}/NAME")
     return {(dataset, probe): result for (dataset, _, probe), result in study.items()}

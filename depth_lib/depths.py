@@ -54,20 +54,20 @@ def effective_depths(
     if isinstance(of, Mapping):
         if control or remote or prompts is not None:
             raise ValueError(
-                "prompts, control and remote are for a model: dl.effective_depths(llm, prompts, control=True)"
+                "prompts, control and remote need a model: dl.effective_depths(llm, prompts, control=True)"
             )
         found = {name: of_result(result).set_index("rule") for name, result in by_name(of).items()}
         return found[""] if [*found] == [""] else pd.concat(found, names=["model"])
     if not isinstance(of, TransformersModel):
         raise ValueError(
-            'give a result or dl.load_artifact(path), several by name ({"base": a, "tuned": b}), or a model from '
-            "dl.load_model with its prompts"
+            'effective_depths expects a result, a dict of results ({"base": a, "tuned": b}) or a model and its '
+            f"prompts, got {type(of).__name__}"
         )
     prompts = [prompts] if isinstance(prompts, str) else list(() if prompts is None else prompts)
     if not prompts:
-        raise ValueError("give the prompts too: dl.effective_depths(llm, prompts)")
+        raise ValueError("pass the prompts too: dl.effective_depths(llm, prompts)")
     if control and remote:
-        raise ValueError("a control draws random weights on this machine; leave out remote or control")
+        raise ValueError("control draws random weights on this machine; use only one of control and remote")
     found = _measured(of, prompts, remote=remote)
     both = {"the model": found, CONTROL: _measured(untrained(of), prompts)} if control else {}
     return pd.concat(both, names=["model"]) if control else found

@@ -37,21 +37,21 @@ def in_project(path: str | Path) -> Path:
     return root / path if Path.cwd() == root / "notebooks" and not path.exists() else path
 
 
-CANNOT_WRITE = "make the path writable (or free up space), or give a different OUT"
+CANNOT_WRITE = "make the path writable (or free up space), or set a different OUT"
 
 
 def writable_folder(folder: str | Path, error: type[Exception]) -> Path:
     """A folder to save something in, created if there is none. Raises `error` if that is impossible."""
     if not str(folder):
-        raise error(f"folder is {folder!r}; give the path of a folder")
+        raise error(f"folder must be the path of a folder, got {folder!r}")
     path = path_of(folder)
     if path.is_file():
-        raise error(f"{folder} is a file; give the path of a folder")
+        raise error(f"{folder} is a file; use the path of a folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except OSError as problem:
-        raise error(f"{folder} cannot be written ({problem.strerror}); give the path of another folder") from problem
+        raise error(f"{folder} cannot be written ({problem.strerror}); use a different folder") from problem
     return path
 
 
@@ -59,7 +59,7 @@ def empty_folder(folder: str | Path, error: type[Exception]) -> Path:
     """`writable_folder`, without any file that saving could replace."""
     path = writable_folder(folder, error)
     if any(path.iterdir()):
-        raise error(f"{folder} is not empty, and saving could replace its files; give the path of a new folder")
+        raise error(f"{folder} is not empty, and saving could replace its files; use a new folder")
     return path
 
 

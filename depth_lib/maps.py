@@ -66,7 +66,7 @@ def linear_maps(
     fit, test = _split(source, target, texts)
     n_fit = sum(map(len, fit))
     if n_fit < 4 * width:
-        raise ValueError(f"{n_fit} tokens are too few to fit maps of {width} inputs; give {4 * width} or more")
+        raise ValueError(f"{n_fit} tokens are too few to fit maps of {width} inputs; use at least {4 * width}")
     lengths = torch.tensor([len(ids) for ids in test])
     with tempfile.TemporaryDirectory(prefix="linear_maps") as folder:
         x, y = (_Stored(Path(folder, name), llm, fit + test, what) for name, llm in (("x", source), ("y", target)))
@@ -107,7 +107,7 @@ def stretch(result: Mapping) -> Estimate:
     sums = as_array(fitting(result)["relative_sums"]).astype(float)
     n_tokens = as_array(result["n_tokens"])[:, None, None]
     if len(sums) < FEWEST:
-        raise NoInterval(f"{len(sums)} held-out texts are too few; take {FEWEST} or more")
+        raise NoInterval(f"{len(sums)} held-out texts are too few; use at least {FEWEST}")
     value = _slope(sums.sum(0) / n_tokens.sum())
     half = half_width(_slope((sums.sum(0) - sums) / (n_tokens.sum() - n_tokens)))
     return Estimate(float(value), float(value - half), float(value + half))
@@ -127,7 +127,7 @@ def _split(source, target, texts):
     for k, text in enumerate(dict.fromkeys(texts)):
         ids, others = (text_ids(llm.tokenizer, text)[0] for llm in (source, target))
         if ids != others:
-            raise ValueError(f"the tokenizers differ on text {k}; take two models with the same tokenizer")
+            raise ValueError(f"the tokenizers differ on text {k}; use two models with the same tokenizer")
         if ids:
             (fit if k % HELD_OUT else test).append(ids[:longest])
     return fit, test

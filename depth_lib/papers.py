@@ -90,18 +90,18 @@ def paper(
         raise ValueError(f"Figure {figure} is not drawn: {NOT_DRAWN[figure]}")
     if figure not in FIGURES | HU:
         names = [name for name in FIGURES if name.startswith(figure)] or [*FIGURES, *HU]
-        raise ValueError(f"no figure is called {figure!r}; use one of {', '.join(names)}")
+        raise ValueError(f"unknown figure {figure!r}; use one of {', '.join(names)}")
     name, which, *datasets = *(FIGURES | HU)[figure], *[""] * (figure in FIGURES)
     kind = KINDS[name]
     folder = of if isinstance(of, str | Path) and path_of(of).is_dir() else None
     if not folder and not isinstance(of, TransformersModel | Mapping):
-        raise ValueError(f"{of!r} is not a folder of results, a model from dl.load_model or a probe's result")
+        raise ValueError(f"expected a folder of results, a model from dl.load_model or a probe's result, got {of!r}")
     if prompts is not None and not isinstance(of, TransformersModel):
-        raise ValueError("prompts are used only if a model is given, and this is not a model; leave the prompts out")
+        raise ValueError("prompts are for a model, and this is not a model; leave the prompts out")
     if folder:
         return _of_folder(figure, kind, which, datasets, folder)
     if figure in HU:
-        raise ValueError(f'{figure} has a panel per model; give a folder of results: dl.paper("{figure}", "outputs")')
+        raise ValueError(f'{figure} has a panel per model; use a folder of results: dl.paper("{figure}", "outputs")')
     result: Any = _measured(kind, which, of, prompts) if isinstance(of, TransformersModel) else of
     kind, which = _that_they_have(kind, which, [result])
     return figure_of(kind, result, _title(figure, kind, which, datasets))
@@ -139,7 +139,7 @@ def _of_folder(figure: str, kind: Kind, which: str, datasets: Sequence[str], fol
 def _measured(kind: Kind, which: str, llm: TransformersModel, prompts: Sequence[str] | None) -> Mapping:
     """The probe's result on the prompts, or the question, of the figure."""
     if kind.probe == "linear_map":
-        raise ValueError('Figure 8 is of two models: dl.paper("8", dl.linear_maps(shallow, deep, texts))')
+        raise ValueError('Figure 8 compares two models; use dl.paper("8", dl.linear_maps(shallow, deep, texts))')
     if kind.probe == "depth_by_difficulty":
         return depth_lib.depth_by_difficulty(llm, load_examples(which, source="embedded"))
     if prompts is None:  # ours: what is too long for the model is left out

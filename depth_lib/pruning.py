@@ -98,7 +98,7 @@ def prune(
     prompts, choices = texts_of(prompts), checked_choices(choices)
     if len(prompts) < 2:
         raise ValueError(
-            "prune chooses blocks on some of the prompts and measures the loss on the others; give two or more prompts"
+            "prune chooses blocks on some of the prompts and measures the loss on the others; use at least two prompts"
         )
     sizes = "refined" if at_most == AT_MOST else "all"  # "refined" is exact for the default only
     result = block_removal(llm, prompts, sizes=sizes)
@@ -113,8 +113,8 @@ def prune(
         shares = [float(answers["acc_norm"]) for answers in (before, after)]
         chance, ends = float(before["chance"]), f"[{change.low:+.1%}, {change.high:+.1%}]"
         said = (
-            f"Of {len(choices)} questions, {shares[0]:.1%} are answered correctly before and {shares[1]:.1%} after "
-            f"(chance: {chance:.0%}): {change.value:+.1%} {ends}, paired 95 % interval."
+            f"Accuracy on {len(choices)} questions: {shares[0]:.1%} before the removal, {shares[1]:.1%} after "
+            f"(chance: {chance:.0%}). Change: {change.value:+.1%} {ends} (paired 95 % interval)."
         )
         if accuracy(before).low <= chance:
             said += " The model does not beat chance before removal, so these questions cannot show a loss."

@@ -42,7 +42,7 @@ class DepthLog:
     ) -> None:
         check_kind(tokenizer)
         if path is not None and (path := path_of(path)).suffix.lower() != ".csv":
-            raise ValueError(f"{path} is not a .csv file; give the path of one, such as depths.csv")
+            raise ValueError(f"{path} is not a .csv file; use a path such as depths.csv")
         self.prompts, self.tokenizer = texts_of(prompts), tokenizer
         self.path = None if path is None else writable_folder(path.parent, ValueError) / path.name
         self._rows, self._kl, self._first = [], [], True
@@ -62,13 +62,11 @@ class DepthLog:
         Cost: two forward passes per prompt, and the unembedding of every layer.
         """
         if not isinstance(model, nn.Module):
-            raise ValueError(
-                f"a {type(model).__name__} cannot be measured; give the transformers model that you are training"
-            )
+            raise ValueError(f"expected the transformers model that you are training, got a {type(model).__name__}")
         refuse_sharded(model)
         last = self._rows[-1]["step"] if self._rows else 0
         if step < last:
-            raise ValueError(f"step is {step}; give {last} or a later one")
+            raise ValueError(f"step must be at least {last}, got {step}")
         row = {"step": step, "loss": math.nan} | dict.fromkeys(METRICS, math.nan) | {"largest_kl": math.nan}
         kl = []
         with _as_it_was(model):
@@ -131,7 +129,7 @@ class DepthLog:
         """
         frame = self.to_frame()
         if frame.empty:
-            raise ValueError("nothing was measured yet: log.measure(model, step)")
+            raise ValueError("nothing was measured yet; call log.measure(model, step) first")
         figure = plt.figure(figsize=(5, 4.5), layout="constrained")
         above, below = figure.subplots(2, sharex=True)
         for name, colour, style in zip(METRICS, COLOURS, ("o-", "s--", "x:"), strict=False):  # seen where they coincide
@@ -163,7 +161,7 @@ class DepthCallback(TrainerCallback):
         self, prompts: Sequence[str], every: int = 50, tokenizer: PreTrainedTokenizerBase | None = None
     ) -> None:
         if every < 1:
-            raise ValueError(f"every is {every!r}; give a number of steps, such as 50")
+            raise ValueError(f"every must be at least 1 step, got {every!r}")
         if tokenizer is not None:
             check_kind(tokenizer)
         self.prompts, self.every, self.tokenizer = texts_of(prompts), every, tokenizer
@@ -175,7 +173,9 @@ class DepthCallback(TrainerCallback):
     ) -> None:
         tokenizer = self.tokenizer or trainer.get("processing_class")
         if tokenizer is None:
-            raise ValueError("DepthCallback needs a tokenizer: give it one, or the Trainer processing_class=tokenizer")
+            raise ValueError(
+                "DepthCallback needs a tokenizer; pass one to it, or processing_class=tokenizer to the Trainer"
+            )
         path = Path(args.output_dir or ".") / "depth_log.csv"
         self._measured, self.log = None, DepthLog(self.prompts, tokenizer, path)
         if state.global_step and state.is_world_process_zero:

@@ -105,7 +105,7 @@ def test_models_are_measured_on_the_prompts_that_are_given():
     assert frame.set_index("rule").ed_second["kl"] is alone["toy-8l", "kl"] or (
         frame.set_index("rule").ed_second["kl"] == alone["toy-8l", "kl"]
     )
-    with pytest.raises(ValueError, match='"toy-4l" is a model; give the prompts too: dl.compare'):
+    with pytest.raises(ValueError, match='"toy-4l" is a model; pass the prompts too: dl.compare'):
         dl.compare(models)
 
 
@@ -140,22 +140,24 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
         dl.plot("lens_kl", [lens, lens])
     both = dl.effective_depths({"a": lens, "b": lens})
     assert both.loc["b"].equals(dl.effective_depths(lens)) and both.index.names == ["model", "rule"]
-    with pytest.raises(ValueError, match="give at least two results"):
+    with pytest.raises(ValueError, match="compare expects at least two results"):
         dl.compare({"base": lens})
-    with pytest.raises(ValueError, match='no probe on the same data set in common: "a" has logit_lens; "b" has layer'):
+    with pytest.raises(
+        ValueError, match='do not share a probe on the same data set: "a" has logit_lens; "b" has layer'
+    ):
         dl.compare({"a": lens, "b": effects})
     with pytest.raises(ValueError, match='"b" is not the result of a probe; its keys are x'):
         dl.compare({"a": lens, "b": {"x": 1}})
-    with pytest.raises(MissingArtifact, match="b: there is no folder .*; give that of a run"):
+    with pytest.raises(MissingArtifact, match="b: no such folder: .*; use that of a run"):
         dl.compare({"a": lens, "b": tmp_path / "none"})
     maps = dl.compare({"a": effects, "b": effects})
     assert maps.frame.empty and str(maps).startswith("no effective depths: ") and maps.plot("layer_effects")
     erasure = result_of("residual_erasure", 8)
-    with pytest.raises(ValueError, match="the results have no depths, only residual_erasure; give logit_lens or"):
+    with pytest.raises(ValueError, match="the results have no depths, only residual_erasure; use logit_lens or"):
         dl.compare({"a": erasure, "b": erasure})
-    with pytest.raises(ValueError, match=r"toy-4l is not a folder of results; give the model itself, dl\.load_model"):
+    with pytest.raises(ValueError, match=r"toy-4l is not a folder of results; pass the model itself, dl\.load_model"):
         dl.compare({"a": lens, "b": toy_path("toy-4l")})
     for model in ("one", "two"):
         save(tmp_path, model, "logit_lens", result=lens)
-    with pytest.raises(ValueError, match="has one, two; give one model's, .*gsm8k/NAME"):
+    with pytest.raises(ValueError, match="has one, two; use one model's, .*gsm8k/NAME"):
         dl.compare({"a": lens, "b": tmp_path})

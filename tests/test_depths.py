@@ -26,9 +26,9 @@ def test_the_control_has_the_same_architecture_other_weights_and_no_depth():
     assert all(torch.equal(one, other) for one, other in zip(random.parameters(), again.parameters(), strict=True))
     assert not torch.equal(random.model.layers[0].mlp.up_proj.weight, llm._module.model.layers[0].mlp.up_proj.weight)
     pd.testing.assert_frame_equal(dl.effective_depths(llm, prompts, remote="local"), own)
-    with pytest.raises(ValueError, match="a control draws random weights on this machine"):
+    with pytest.raises(ValueError, match="control draws random weights on this machine"):
         dl.effective_depths(llm, prompts, control=True, remote="local")
-    with pytest.raises(ValueError, match="prompts, control and remote are for a model"):
+    with pytest.raises(ValueError, match="prompts, control and remote need a model"):
         dl.effective_depths(dl.logit_lens(llm, prompts), control=True)
-    with pytest.raises(ValueError, match="give the prompts too"):
+    with pytest.raises(ValueError, match="pass the prompts too"):
         dl.effective_depths(llm)

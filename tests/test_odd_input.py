@@ -131,7 +131,7 @@ def test_answers_to_choices_and_a_copied_lens_are_saved_and_read_like_other_resu
         assert read.probe == "choice_accuracy" and read["meta"]["n_prompts"] == 1
         assert all(torch.equal(read[key], found[key]) for key in found.keys() - {"meta"})
     assert repr(found).endswith("\n.save(path)"), "it has no figure, no depths and no layers"
-    with pytest.raises(ValueError, match="no standard file name; give one, such as mine.pt"):
+    with pytest.raises(ValueError, match="no standard file name; use one such as mine.pt"):
         found.save(tmp_path)
     fitted = copy.copy(dl.fit_lens(toy, [TEXT, TEXT], "ridge"))
     assert torch.equal(dl.load_lens(fitted.save(tmp_path / "lens.pt"))["A"], fitted["A"])
@@ -142,12 +142,15 @@ WRONG_KIND = {
     "choices": (lambda llm: dl.choice_accuracy(llm, "abc"), "choices is of type str; give a list, such as dl.load_cho"),
     "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* give .context, endings, index"),
     "no choices": (lambda llm: dl.choice_accuracy(llm, None), "there are no choices to measure; load some"),
-    "removed": (lambda llm: dl.choice_accuracy(llm, [("5 ", ["1", "2"], 0)], removed=2), "removed is 2; give .s, n."),
+    "removed": (
+        lambda llm: dl.choice_accuracy(llm, [("5 ", ["1", "2"], 0)], removed=2),
+        r"removed must be \(s, n\) or dl.removable\(result\), got 2",
+    ),
     "answers": (
         lambda llm: dl.logit_lens(llm, [TEXT], answers=[5]),
         "the answer to prompt 0 must be a text or a list of token ids, got int",
     ),
-    "a lens": (lambda llm: dl.logit_lens(llm, [TEXT], lens={"A": [1], "b": [2]}), "a lens is a dict with A"),
+    "a lens": (lambda llm: dl.logit_lens(llm, [TEXT], lens={"A": [1], "b": [2]}), "a lens must be a dict with A"),
     "a cost": (lambda llm: dl.removable({}, at_most="x"), r"removable: at_most must be a number, got 'x' \(str\)"),
     "no cost": (lambda llm: dl.removable({}, at_most=float("nan")), r"at_most must be a number, got nan \(float\)"),
     "a depth": (lambda llm: dl.ratio({}, 4), "ratio: ed must be an integer or None, got dict"),
@@ -156,7 +159,7 @@ WRONG_KIND = {
     "a file": (lambda llm: dl.load_artifact(None), "path must be a string or a path, got None"),
     "a study": (lambda llm: dl.load_results(None), "load_results: folder must be a string or a path, got None"),
     "a folder": (lambda llm: dl.save_model(llm, None), "save_model: folder must be a string or a path, got None"),
-    "no folder": (lambda llm: dl.save_model(llm, ""), "folder is ''; give the path of a folder"),
+    "no folder": (lambda llm: dl.save_model(llm, ""), "folder must be the path of a folder, got ''"),
     "examples": (lambda llm: dl.load_examples(5), r"load_examples: dataset must be a string, got 5 \(int\)"),
     "load_choices": (lambda llm: dl.load_choices(None), "load_choices: dataset must be a string, got None"),
     "a source": (

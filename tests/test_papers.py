@@ -99,14 +99,14 @@ def test_maps_of_a_folder_are_laid_out_in_the_papers_grid(tmp_path):
 
 
 def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
-    with pytest.raises(ValueError, match=f"no figure is called '9z'; use one of 2a, .*{[*HU][-1]}"):
+    with pytest.raises(ValueError, match=f"unknown figure '9z'; use one of 2a, .*{[*HU][-1]}"):
         dl.paper("9z", {})
-    with pytest.raises(ValueError, match="no figure is called '3'; use one of 3a, 3b$"):
+    with pytest.raises(ValueError, match="unknown figure '3'; use one of 3a, 3b$"):
         dl.paper("3", {})
     for number, why in (("1", "not drawn: it shows benchmark scores"), ("9", "draw 6b")):
         with pytest.raises(ValueError, match=why):
             dl.paper(number, tmp_path)
-    with pytest.raises(ValueError, match="has a panel per model; give a folder of results"):
+    with pytest.raises(ValueError, match="has a panel per model; use a folder of results"):
         dl.paper("gsm8k_logit_lens_kl", result_of("logit_lens", 8))
     with pytest.raises(ValueError, match='needs a relative_contribution result with "att_cos"'):
         dl.paper("2b", result_of("logit_lens", 8))

@@ -128,9 +128,9 @@ def test_weights_that_are_not_finite_give_a_row_and_a_missing_depth_its_reason(t
     frame = log.to_frame()
     assert frame.step.tolist() == [0, 1] and frame.loss[1] == row["loss"], "the same step again replaces its row"
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "log.csv"), frame)
-    with pytest.raises(ValueError, match="step is 0; give 1 or a later one"):
+    with pytest.raises(ValueError, match="step must be at least 1, got 0"):
         log.measure(model, 0)
-    with pytest.raises(ValueError, match="is not a .csv file; give the path of one"):
+    with pytest.raises(ValueError, match="is not a .csv file; use a path such as"):
         dl.DepthLog(PROMPTS, char_tokenizer(), tmp_path)
 
 

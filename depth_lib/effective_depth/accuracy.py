@@ -44,7 +44,7 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
     """
     right, still = _right(before), _right(after)
     if len(right) != len(still):
-        raise ValueError(f"{len(right)} choices before and {len(still)} after; measure the same choices both times")
+        raise ValueError(f"got {len(right)} choices before and {len(still)} after; use the same choices both times")
     return Estimate(*paired_change(len(right), int((~right & still).sum()), int((right & ~still).sum())))
 
 
@@ -52,7 +52,8 @@ def _right(result):
     """Whether each choice was answered rightly [C]."""
     correct = as_array(result.get("correct", [])) if isinstance(result, Mapping) else np.empty(0)
     if correct.ndim != 1 or not len(correct):
-        raise ValueError("give a result from choice_accuracy, with at least one choice")
+        problem = f"correct has shape {[*correct.shape]}, not [n]" if correct.size else "there are no choices"
+        raise ValueError(f"{problem}; pass a result from choice_accuracy")
     if (wrong := correct[(correct != 0) & (correct != 1)]).size:
-        raise ValueError(f"correct has a {wrong[0]:g}; give 1 for each right answer and 0 for each wrong one")
+        raise ValueError(f"correct must hold 1 for each right answer and 0 for each wrong one, got {wrong[0]:g}")
     return correct == 1

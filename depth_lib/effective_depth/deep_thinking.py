@@ -51,13 +51,11 @@ def deep_thinking_ratio(
             "dl.logit_lens(llm, prompts, generate=64)"
         )
     if not 0 < rho <= 1:
-        raise ValueError(f"rho is {rho}; give a share of the layers, such as {LATE}")
+        raise ValueError(f"rho must be a fraction between 0 and 1, such as {LATE}, got {rho}")
     n_layers, settling = len(fitting(result)["res_settled"]), [as_array(layers) for layers in result["settling"]]
     if g != SETTLED:
         if "jsd" not in result:
-            raise ValueError(
-                f"g={g} needs the divergence of each token; give a result from logit_lens(…, per_token=True)"
-            )
+            raise ValueError(f"g={g} needs the divergence of each token; use a result of logit_lens(…, per_token=True)")
         least = (np.minimum.accumulate(as_array(jsd).astype(float), axis=1) for jsd in result["jsd"])
         settling = [(of_response > g).sum(1) for of_response in least]
     late = math.ceil(rho * n_layers - 1e-9)
@@ -68,7 +66,7 @@ def deep_thinking_ratio(
     if correct is not None:
         right = as_array(correct).astype(float)
         if right.shape != (len(frame),):
-            raise ValueError(f"correct has shape {right.shape}, not ({len(frame)},); give one value for each response")
+            raise ValueError(f"correct must have one value per response, shape ({len(frame)},), got {right.shape}")
         frame["correct"] = right
         names = ("correlation", "correlation_low", "correlation_high")
         frame.attrs |= dict(zip(names, _correlation(frame.ratio, frame.correct), strict=True))

@@ -42,9 +42,9 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
         raise ValueError("early_exit needs a result for responses: dl.logit_lens(llm, prompts, generate=64)")
     n_layers = len(generated["res_top1"])
     if not 1 <= most <= 100:
-        raise ValueError(f"most is {most}; give a whole number from 1 to 100")
+        raise ValueError(f"most must be from 1 to 100, got {most}")
     if n_layers < 2:
-        raise ValueError(f"the model has only {n_layers} block; early exit needs a model with two or more")
+        raise ValueError(f"the model has only {n_layers} block; early exit needs at least two")
     stay = as_array(generated["res_top1"]).astype(float)
     k = np.arange(1, most + 1)
     speedups = (1 + np.cumsum(stay[:, None] ** k, axis=1)) / (k * np.arange(n_layers)[:, None] / n_layers + 1)

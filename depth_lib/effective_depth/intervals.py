@@ -20,7 +20,7 @@ from .rules import Rule, as_array
 
 LEVEL, FEWEST = 0.95, 3
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
-EQUAL = "all prompts have the same values, so the interval has no width; give different prompts"
+EQUAL = "all prompts have the same values, so the interval has no width; use different prompts"
 UNPAIRED = "treated as independent samples: not known to be the same prompts"
 
 
@@ -78,7 +78,7 @@ def gaps_of(result: Mapping, rule: Rule) -> Gaps:
     except KeyError:
         raise NoInterval("the file has no sums per prompt") from None
     if len(sums) < FEWEST:
-        raise NoInterval(f"{FEWEST} or more prompts are needed, not {len(sums)}")
+        raise NoInterval(f"at least {FEWEST} prompts are needed, got {len(sums)}")
     if not np.isfinite(sums).all():
         raise NoInterval("the sums per prompt are not finite; run the probe again")
     # in float32, as the stored means: what is exactly at the level must be there here too
@@ -178,7 +178,7 @@ def score_interval(profiles: np.ndarray) -> Estimate:
     """The depth score of the mean profile of examples [E, L], with its interval over them."""
     affected = profiles[profiles.any(1)]  # the others move no centre
     if len(affected) < FEWEST:
-        raise NoInterval(f"{len(affected)} examples have an effect; take {FEWEST} or more")
+        raise NoInterval(f"only {len(affected)} examples have an effect; at least {FEWEST} are needed")
     value, half = depth_score(affected.sum(0)), half_width(depth_score(affected.sum(0) - affected))
     limits = 0, profiles.shape[1] - 1
     return Estimate(float(value), *(float(np.clip(end, *limits)) for end in (value - half, value + half)))

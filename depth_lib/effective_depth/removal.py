@@ -78,7 +78,7 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     note = without_gain(result).removeprefix("no reliable depth: ")
 
     if not note and (n := len(by_prompt)) < 2:
-        note = f"this takes at least two prompts of two or more tokens, one to choose and one to measure, not {n}"
+        note = f"at least two prompts of two or more tokens are needed (one to choose, one to measure), got {n}"
     if note:
         return Removable(0, None, n_layers, Estimate(np.nan, np.nan, np.nan), at_most, note)
     losses = by_prompt[::2].mean(0)

@@ -60,8 +60,8 @@ class Rule:
                 return f"the curve is not finite at layer {bad[0]}; run the probe again"
             if (bad := np.flatnonzero((curve < low - ROUNDING) | (curve > high + ROUNDING))).size:
                 possible = f"between {low:g} and {high:g}" if np.isfinite(high) else f"{low:g} or more"
-                value = f"{curve[bad[0]]:.3g} at layer {bad[0]}, but must be {possible}"
-                return f"impossible curve: {key} is {value}; give the {key} of {self.probe}"
+                value = f"{curve[bad[0]]:.3g} at layer {bad[0]} (must be {possible})"
+                return f"impossible curve: {key} is {value}; pass the {key} of {self.probe}"
         return ""
 
     def crossed(self, gaps: np.ndarray) -> np.ndarray:
@@ -104,7 +104,7 @@ def without_gain(result: Mapping) -> str:
         return ""
     counted = as_array(result["n_tokens"]) > 1  # a prompt of one token has no loss
     if not counted.any():
-        return "no reliable depth: no prompt has more than one token; give longer ones"
+        return "no reliable depth: no prompt has more than one token; use longer prompts"
     loss, shuffled = (as_array(result[key])[counted].mean() for key in ("loss", "shuffled_loss"))
     if shuffled - loss >= LEAST_GAIN:
         return ""
@@ -202,9 +202,9 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
     """The depth of a result, or of curves; only a result is checked for signal."""
     rule = RULES[name]
     if isinstance(given, Mapping) and any(curve is not None for curve in curves[1:]):
-        raise ValueError(f"{name} takes a result alone, or {len(rule.keys)} curves; leave the curves out")
+        raise ValueError(f"{name} takes either a result or {len(rule.keys)} curves, not both; leave the curves out")
     if not all(0 < share < 1 for share in threshold):
-        raise ValueError(f"threshold is {threshold[0]!r}; give a share between 0 and 1")
+        raise ValueError(f"threshold must be a fraction between 0 and 1, got {threshold[0]!r}")
     named = {key: curve for key, curve in zip(rule.keys, curves, strict=True) if curve is not None}
     result = fitting(given) if isinstance(given, Mapping) else named
     if not rule.reads(result):
@@ -256,4 +256,4 @@ def as_array(values: Curve) -> np.ndarray:
     with suppress(ValueError):  # lists of different lengths
         if (array := np.asarray(values)).dtype.kind in "biuf":
             return array
-    raise ValueError(f"{reprlib.repr(values)} is not an array of numbers; give a list, array or tensor")
+    raise ValueError(f"expected a list, array or tensor of numbers, got {reprlib.repr(values)}")

@@ -68,8 +68,7 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
     """
     if not (rows := [*_rows(result)]):
         raise ValueError(
-            "no effective depth can be computed from this result; give a result from logit_lens or "
-            "relative_contribution"
+            "no effective depth can be computed from this result; use a result from logit_lens or relative_contribution"
         )
     return _typed(rows, _COLUMNS)
 

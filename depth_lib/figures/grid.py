@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ from matplotlib.figure import Figure
 from ..effective_depth.rules import RULES
 from ..effective_depth.tables import CONTROL, published_depths
 from ..files import write_together
-from ..params import TRAINING, facts_of, in_order
+from ..params import TRAINING, facts_of, in_order, listed
 from ..results.result import Result, fitting
 from ..results.study import Study
 from .kinds import KINDS, Kind, find_kind
@@ -60,7 +61,7 @@ def plot(kind: str, result: Mapping, ax: Axes | None = None, title: str | None =
     if ax is None:
         return _drawn(panels, across, plt.figure(), row, title).axes[0]
     if not isinstance(ax, Axes):
-        raise ValueError(f"ax is of type {type(ax).__name__}; give matplotlib axes, such as plt.gca()")
+        raise ValueError(f"ax must be matplotlib axes, such as plt.gca(), got {type(ax).__name__}")
     if len(panels) > 1:
         raise ValueError(f"{kind} of this result has {len(panels)} panels; leave out ax=")
     with plt.rc_context(STYLE):
@@ -80,7 +81,7 @@ def figure_of(kind: Kind, result: Mapping, title: str | None = None) -> Figure:
 def by_name(result: Mapping) -> Mapping[str, Mapping]:
     """Several results by name; a single result has the name "". Raises ValueError for a file or an edited one."""
     if file := next((one for one in result.values() if isinstance(one, str | Path) and str(one).endswith(".pt")), ""):
-        raise ValueError(f"{str(file)!r} is the name of a file; give its result: dl.load_artifact({str(file)!r})")
+        raise ValueError(f"{str(file)!r} is the name of a file; pass its result: dl.load_artifact({str(file)!r})")
     several = result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
     return {str(name): fitting(one) for name, one in several.items()}
 
@@ -91,10 +92,11 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
     for name, one in results.items():
         if not kind.values(one):
             whose = f'"{name}"' if name else "yours"
-            has = f" has {', '.join(map(str, one)) or 'nothing'}"
-            if isinstance(one, Result):
-                has = f", from {one.probe}, lacks that"
-            raise ValueError(f"this figure needs a {kind.probe} result with {kind.needs}; {whose}{has}")
+            lacking = [key for key in dict.fromkeys(re.findall(r'"\w+"', kind.needs)) if key[1:-1] not in one]
+            has = f"has no {listed(lacking)}" if lacking else "does not fit"
+            if isinstance(one, Result) and one.probe != kind.probe:
+                has = f"is from {one.probe}"
+            raise ValueError(f"this figure needs a {kind.probe} result with {kind.needs}; {whose} {has}")
     if kind.mark == "curves":
         return [Panel("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind
     panels = [panel for name, one in results.items() for panel in _panels(kind, name, one)]

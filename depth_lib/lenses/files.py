@@ -63,7 +63,7 @@ class Lens(dict[str, Any]):
 def lens_path(path: str | Path) -> Path:
     """The path of a lens file in a folder that can be written; LensError if it is neither."""
     if Path(path).suffix != ".pt":
-        raise LensError(f"{path} is not a lens file; the path must end in .pt")
+        raise LensError(f"the path of a lens must end in .pt, got {path}")
     path = path_of(path)
     return writable_folder(path.parent, LensError) / path.name
 
@@ -127,10 +127,10 @@ def _found(source, revision):
     path = path_of(source)
     if path.is_file():
         if revision:
-            raise LensError(f"{source} is not on the Hub and has no revision {revision!r}; leave revision out")
+            raise LensError(f"{source} is not on the Hub, so revision={revision!r} does not apply; leave it out")
         return path
     if str(source).count("/") < 2 or path.is_absolute() or path.parent.exists():
-        raise LensError(f"{source} does not exist; give a lens's .pt file or folder, or owner/name/path on the Hub")
+        raise LensError(f"{source} does not exist; use a lens's .pt file or folder, or owner/name/path on the Hub")
     from huggingface_hub import hf_hub_download
 
     try:
@@ -141,7 +141,7 @@ def _found(source, revision):
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, files and networks)
         problem = reason(error)
     raise LensError(
-        f"{source} is neither a local file nor on the Hub ({problem}); give its path, or owner/name/path on the Hub"
+        f"{source} is neither a local file nor on the Hub ({problem}); use a path, or owner/name/path on the Hub"
     )
 
 
@@ -175,7 +175,7 @@ def finite(lens: Any, name: str | Path) -> Any:
     """The lens; LensError if a number is not finite."""
     if lens["A"].isfinite().all() and lens["b"].isfinite().all():
         return lens
-    raise LensError(f"{name} has numbers that are not finite; fit it again, with the model in float32")
+    raise LensError(f"{name} has values that are not finite; fit it again, with the model in float32")
 
 
 def check_lens(llm: TransformersModel, lens: Lens) -> None:
@@ -184,7 +184,7 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
     In half precision rounding changes the hash, so a different unembedding is a warning.
     """
     if not isinstance(lens, Mapping) or not all(hasattr(lens.get(name), "shape") for name in ("A", "b")):
-        raise LensError("a lens is a dict with A [L, d, d] and b [L, d]; read a file with dl.load_lens(file)")
+        raise LensError("a lens must be a dict with A [L, d, d] and b [L, d]; load a file with dl.load_lens(file)")
     arch, there, here = describe(llm), lens.get("unembedding"), unembedding_hash(llm)
     check_size(lens, name_of(llm), arch.n_layers, arch.width)
     if there and here and there != here:

@@ -25,7 +25,7 @@ from .regression import best, moments
 
 NO_GRADIENTS = (
     "the server's sandbox returns no gradients; read a published lens (dl.load_lens), fit with the weights on this "
-    'machine, or give kind="ridge"'
+    'machine, or use kind="ridge"'
 )
 N_TOKENS = 128  # of a text, as for published lenses
 _EVERY = 30.0  # seconds between two checkpoints, and as many more for each 256 MiB of sums
@@ -84,9 +84,9 @@ def fit_lens(
     if len(long) < fewest:
         name = "Jacobian" if kind == "jacobian" else kind
         of = f"{fewest} text{'s' * (fewest > 1)} of {shortest} or more tokens"
-        raise LensError(f"a {name} lens needs at least {of}; give longer texts")
+        raise LensError(f"a {name} lens needs at least {of}; use longer texts")
     if len(long) < len(all_ids):
-        warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out")
+        warn(f"{len(all_ids) - len(long)} texts with fewer than {shortest} tokens are left out")
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm)}
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
     check_budget(budget)

@@ -269,7 +269,7 @@ def _resolve(name):
         if (path / ADAPTER_CONFIG_NAME).is_file():
             raise ModelError(_adapter(name))
         what = "is a file" if path.is_file() else "has no config.json"
-        raise ModelError(f"{name} {what}; give a folder that save_pretrained or a download wrote, or a file.gguf")
+        raise ModelError(f"{name} {what}; use a checkpoint folder (from save_pretrained or the Hub) or a .gguf file")
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
         return name, {}
     raise ModelError(_nearest(name))

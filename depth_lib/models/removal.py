@@ -41,10 +41,10 @@ def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersMod
     """
     known(llm)
     if isinstance(s, Mapping):
-        raise ValueError("this is a result; give dl.removable(result), or s and n")
+        raise ValueError("remove_blocks got a result; pass dl.removable(result), or s and n")
     if hasattr(s, "n"):
         if n != 1:
-            raise ValueError(f"n is {n!r}, and a Removable has its own; leave n out")
+            raise ValueError(f"n={n!r} conflicts with the Removable, which already sets n; leave n out")
         s, n = stretch_of(s)
     return reorder_blocks(llm, order_without(s, n, len(llm.blocks)))
 
@@ -53,10 +53,10 @@ def stretch_of(removed: Any) -> tuple[int, int]:
     """The first block and the number of blocks of (s, n), or of a Removable; ValueError if it removes none."""
     if not hasattr(removed, "n"):
         if not isinstance(removed, Sequence) or isinstance(removed, str) or len(removed) != 2:
-            raise ValueError(f"removed is {removed!r}; give (s, n), or dl.removable(result)")
+            raise ValueError(f"removed must be (s, n) or dl.removable(result), got {removed!r}")
         return removed[0], removed[1]
     if not removed.n:
-        known = "no block can be removed at this cost; ask dl.removable with a larger at_most"
+        known = "no block can be removed at this cost; use dl.removable with a larger at_most"
         raise ValueError(f"{removed if removed.note else known}")
     return removed.s, removed.n
 
@@ -66,13 +66,13 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
     for name, value in (("s", s), ("n", n)):
         if not whole([value]):
             raise ValueError(
-                f"{name} is {value!r}; give a whole number, or call dl.reorder_blocks(llm, blocks_to_keep) instead"
+                f"{name} must be an integer, got {value!r}; to list blocks, use dl.reorder_blocks(llm, blocks_to_keep)"
             )
     s, n = whole([s, n])
     if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
         which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
-        can = f"remove at least one of its blocks 0..{n_layers - 1}, and keep at least one"
-        raise ValueError(f"{which} cannot be removed from a model of {n_layers} blocks: {can}")
+        can = f"choose from blocks 0 to {n_layers - 1} and leave at least one"
+        raise ValueError(f"cannot remove {which}: {can}")
     return [*range(s), *range(s + n, n_layers)]
 
 

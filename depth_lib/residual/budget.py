@@ -53,7 +53,7 @@ def _half_of_what_is_free(llm):
 def check_budget(budget):
     """ValueError for a budget below 1."""
     if budget is not None and budget < 1:
-        raise ValueError(f"budget {budget!r} is not a number of tokens; give a whole number of at least 1, or None")
+        raise ValueError(f"budget must be a number of tokens (at least 1) or None, got {budget!r}")
 
 
 def rounding_unit(h):

@@ -47,7 +47,7 @@ def weights_of(model_id: str, revision: str | None) -> dict:
     if path := checkpoint_of(model_id):
         return {"model_id": path.name, "weights": fingerprint(path.resolve())}
     if "/" not in model_id:
-        raise ParamsError(f"MODEL_ID is {model_id}, which is neither a folder nor a Hub id (owner/name); correct it")
+        raise ParamsError(f"MODEL_ID={model_id} is neither a folder nor a Hub id (owner/name); correct it")
     commit = cached_commit(model_id, revision)
     return {"model_id": model_id, "revision": revision, "weights": None} | ({"commit": commit} if commit else {})
 

@@ -257,7 +257,7 @@ def parse_name(path: str | Path) -> ResultName:
         return ResultName(_STEMS[stem], pair, changed)
     if stem.startswith("linear_map"):
         return ResultName("linear_map")
-    raise ArtifactError(f"{path} is not the name of an artifact; the names are {', '.join(_STEMS)}")
+    raise ArtifactError(f"{path} is not the name of a result file; use one of {', '.join(_STEMS)}")
 
 
 def probe_named(path: str | Path) -> str:

@@ -50,7 +50,7 @@ class Study(dict):
         self.folder, models, datasets = path_of(folder), words(models), words(datasets)
         for name, names in (("models", models), ("datasets", datasets)):
             if not isinstance(names, Iterable | None):
-                raise ArtifactError(f"{name} is {names!r}; give a list of names")
+                raise ArtifactError(f"{name} must be a list of names, got {names!r}")
         self.problems = []
         self._found = find_results(self.folder)
         found_datasets, found_models, names = map(dict.fromkeys, zip(*self._found, strict=True))
@@ -64,7 +64,9 @@ class Study(dict):
                     self.problems.append(str(error))
         if not self:
             there = f"it has {', '.join(found_models)} on {', '.join(found_datasets)}"
-            raise MissingArtifact(*self.problems[:1] or [f"{self.folder} has no result of these; {there}"])
+            raise MissingArtifact(
+                *self.problems[:1] or [f"{self.folder} has no results for these models and data sets; {there}"]
+            )
         self.paths = {key: self._found[key] for key in self}
         self.pairs = sorted({parse_name(path).pair for path in self._found.values()} - {""})
         self.problems += [*self._outdated(), *self._mixtures()]
@@ -210,7 +212,7 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
                 found[key] = (name.pair, name.changed, rows.index(name.probe)), path
     if not found:
         raise MissingArtifact(
-            f"no results (DATASET/MODEL/*.pt) under {folder.absolute()}; give the OUT of a run, read one file with "
+            f"no results (DATASET/MODEL/*.pt) under {folder.absolute()}; use the OUT of a run, load one file with "
             f"dl.load_artifact(path), or run: {command('sweep', OUT=folder)}"
         )
     return {key: path for key, (_, path) in sorted(found.items(), key=lambda item: item[1][0])}

@@ -75,7 +75,7 @@ class Options(Params):
     def out(self) -> Path:
         out = in_project(self.OUT or ("outputs/demo" if self.SET == "demo" else "outputs"))
         if out.is_file():
-            raise ParamsError(f"OUT is {out}, which is a file; give a folder")
+            raise ParamsError(f"OUT={out} is a file; use a folder")
         return out
 
     @property
@@ -119,11 +119,11 @@ class Options(Params):
         for run in runs:
             if folders.setdefault(run.folder, run) is not run:
                 models = [*dict.fromkeys(str(one.params.MODEL_ID) for one in (folders[run.folder], run))]
-                give = "give only one data set"
+                remedy = "use only one data set"
                 if len(models) > 1:
-                    give = "give one a name of its own, in a params file (MODEL, MODEL_ID) or as in: "
-                    give += command("run", "NAME", run.params.DATASET, MODEL_ID=models[1])
-                raise ParamsError(f"two runs ({' and '.join(models)}) would write to {run.folder}; {give}")
+                    remedy = "name one differently, in a params file (MODEL, MODEL_ID) or as in: "
+                    remedy += command("run", "NAME", run.params.DATASET, MODEL_ID=models[1])
+                raise ParamsError(f"two runs ({' and '.join(models)}) would write to {run.folder}; {remedy}")
         return runs
 
 
@@ -186,7 +186,7 @@ def _takes(*options: str) -> Callable:
             }
             for name, value in (given | several).items():
                 if value in ("", []):
-                    raise ParamsError(f"{option(name)} is empty; give a value, or leave it out")
+                    raise ParamsError(f"{option(name)} is empty; set it to a value, or leave it out")
             return do(Options(**checked(given | several, Options)), *(typed[name] for name in arguments))
 
         arguments = [*inspect.signature(do).parameters][1:]
@@ -276,7 +276,7 @@ def status(asked: Options) -> int:
         print(matrix(asked.out, asked.runs()))
         return 0
     if others := [option(name) for name in sorted(asked.model_fields_set - {"OUT"})]:
-        raise ParamsError(f"{others[0]} is for the runs of --set or --models; give one of these, or only --out")
+        raise ParamsError(f"{others[0]} needs --set or --models; add one of these, or use --out alone")
     below = [] if asked.OUT else sorted(folder for folder in asked.out.glob("*/") if folder.name != "replaced")
     tables = [shown for folder in (asked.out, *below) if (shown := matrix(folder, *runs_in(folder)))]
     print(
@@ -330,7 +330,7 @@ def compare(asked: Options, first: str, second: str) -> int:
     from ..comparison import compare as side_by_side  # loads torch
 
     if first == second:
-        raise ParamsError(f"compare needs two folders, and both are {first}")
+        raise ParamsError(f"compare needs two different folders, got {first} twice")
     short = [Path(folder).name for folder in (first, second)]
     names = short if len({*short}) == 2 else [first, second]
     found = side_by_side(dict(zip(names, (first, second), strict=True)))

@@ -113,7 +113,7 @@ class Notebook:
             return True
         why = why_failed(self.partial) if status else f"it ended without {', '.join(self.lacking())}"
         if status and shutil.disk_usage(self.folder).free < 2**20:  # neither notebook nor log can say so
-            why = f"the disk of {self.folder} is full; free it, or give a different OUT"
+            why = f"the disk of {self.folder} is full; free up space, or set a different OUT"
         say(f"{self.title}: FAILED after {passed}: {why}; see {self.log}")
         return False
 
@@ -156,7 +156,7 @@ def execute(notebooks: Sequence[Notebook], slots: Sequence[Mapping[str, str]] = 
                     n_failed += not notebook.ended()
                     notebook.held.close()
     except KeyboardInterrupt:
-        say("stopped; finished results are kept: repeat the command to resume")
+        say("stopped; finished results are kept; repeat the command to resume")
         return 130
     finally:
         for notebook, _ in running:

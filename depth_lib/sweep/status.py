@@ -24,7 +24,7 @@ def runs_in(out: Path) -> tuple[list[Run], list[str]]:
             if (run.dataset, run.model) == path.parts[-3:-1]:
                 runs.append(run)
             else:
-                problems.append(f"{path.parent}: its command, given now, would write to {run.folder}")
+                problems.append(f"{path.parent}: its command would now write to {run.folder}")
         except (KeyError, TypeError):
             problems.append(record.get(BROKEN, f"{path} has no parameters"))
         except ValueError as error:

@@ -23,20 +23,20 @@ def test_a_change_is_that_of_the_same_questions():
     found = accuracy_change(before, after)
     # 2 of 100 gained, 12 lost: d = (2.5 - 12.5) / 102, its error sqrt(15 - 100 / 102) / 102
     assert (found.value, found.low, found.high) == pytest.approx((-0.1, -0.1700, -0.0261), abs=1e-4)
-    with pytest.raises(ValueError, match="100 choices before and 10 after; measure the same choices both times"):
+    with pytest.raises(ValueError, match="100 choices before and 10 after; use the same choices both times"):
         accuracy_change(before, of([1] * 10))
 
 
 @pytest.mark.parametrize("result", [of([]), of([[0, 1]]), {"acc": 1}, [0, 1]])
 def test_what_is_no_list_of_right_and_wrong_answers_is_refused(result):
-    with pytest.raises(ValueError, match="give a result from choice_accuracy, with at least one"):
+    with pytest.raises(ValueError, match="pass a result from choice_accuracy"):
         accuracy(result)
 
 
 @pytest.mark.parametrize("value", [np.nan, 100, -1, 0.5])
 def test_what_is_neither_right_nor_wrong_is_refused_with_its_value(value):
     for call in (accuracy, lambda result: accuracy_change(of([1] * 3), result)):
-        with pytest.raises(ValueError, match=f"^correct has a {value:g}; give 1"):
+        with pytest.raises(ValueError, match=f"^correct must hold 1 for each right .*, got {value:g}$"):
             call(of([1, value, 0]))
 
 

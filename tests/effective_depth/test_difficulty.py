@@ -61,7 +61,11 @@ def test_examples_without_any_effect_are_left_out_and_too_few_are_a_note():
     assert found.equals(without)
     with_idle[:8] = 0
     row = depth_scores(result_of(as_map(with_idle), with_idle, levels)).query("effect == 'output'").iloc[0]
-    assert row.note == "2 examples have an effect; take 3 or more" and np.isnan(row.low) and np.isnan(row.slope_low)
+    assert (
+        row.note == "only 2 examples have an effect; at least 3 are needed"
+        and np.isnan(row.low)
+        and np.isnan(row.slope_low)
+    )
     assert row.score == pytest.approx(with_idle[8:10].sum(0) @ np.arange(L) / with_idle[8:10].sum())
 
 

@@ -70,10 +70,10 @@ def test_a_correlation_needs_four_responses_that_differ(settling, correct, corre
 def test_what_deep_thinking_lacks_is_named():
     result = {"generated": [], "res_settled": torch.zeros(2), "settling": [torch.zeros(3)]}
     for how, said in (
-        ({"rho": 0}, "rho is 0; give a share of the layers, such as 0.85"),
-        ({"rho": 1.01}, "rho is 1.01"),
+        ({"rho": 0}, "rho must be a fraction between 0 and 1, such as 0.85, got 0"),
+        ({"rho": 1.01}, "rho must be .*, got 1.01"),
         ({"g": 0.4}, "g=0.4 needs the divergence of each token"),
-        ({"correct": [1, 0]}, r"correct has shape \(2,\), not \(1,\)"),
+        ({"correct": [1, 0]}, r"correct must have one value per response, shape \(1,\), got \(2,\)"),
     ):
         with pytest.raises(ValueError, match=said):
             dl.deep_thinking_ratio(result, **how)
@@ -106,9 +106,9 @@ def test_the_speed_of_self_speculation_is_that_of_drawn_tokens(capsys):
 
 
 def test_what_early_exit_lacks_is_named():
-    with pytest.raises(ValueError, match="the model has only 1 block; early exit needs a model with two or more"):
+    with pytest.raises(ValueError, match="the model has only 1 block; early exit needs at least two"):
         dl.early_exit(generated([0.5]))
-    with pytest.raises(ValueError, match="most is 0; give a whole number from 1 to 100"):
+    with pytest.raises(ValueError, match="most must be from 1 to 100, got 0"):
         dl.early_exit(generated([0.5, 0.6]), 0)
     with pytest.raises(ValueError, match="early_exit needs a result for responses"):
         dl.early_exit({"res_top1": torch.ones(2)})

@@ -111,7 +111,7 @@ def test_without_sums_with_too_few_prompts_or_with_nan_there_is_no_interval_and_
     theirs = {"res_kl_divs": result_of("logit_lens", 8)["res_kl_divs"]}
     for result, reason in (
         (theirs, "the file has no sums per prompt"),
-        (prompts_of("kl", [[3.0, 2.0, 1.0]] * 2), "3 or more prompts are needed, not 2"),
+        (prompts_of("kl", [[3.0, 2.0, 1.0]] * 2), "at least 3 prompts are needed, got 2"),
         (prompts_of("kl", [[3.0, float("nan"), 1.0]] * 4), "not finite"),
     ):
         with pytest.raises(NoInterval, match=reason):
@@ -190,7 +190,7 @@ def test_the_depth_score_is_the_centre_of_the_mean_profile_with_the_error_of_a_r
     assert at_ends[0].low == 0 < at_ends[0].value < 1 and at_ends[1].high == 5 > at_ends[1].value > 4
     some = profiles[:5]
     assert score_interval(np.vstack([some, np.zeros((4, 6))])) == score_interval(some)
-    with pytest.raises(NoInterval, match="2 examples have an effect; take 3 or more"):
+    with pytest.raises(NoInterval, match="only 2 examples have an effect; at least 3 are needed"):
         score_interval(np.vstack([some[:2], np.zeros((4, 6))]))
 
 

@@ -52,7 +52,7 @@ def test_a_value_that_is_impossible_is_refused_beyond_rounding(rule, bounds):
                 curves = [[0.5, 0.5, 0.5] for _ in range(3)]
                 curves[key][1] = bound + sign * beyond
                 given = curves if rule is effective_depth_cosine else [curves[key]]
-                refused = pytest.raises(ValueError, match="at layer 1, but must be") if beyond > 1e-3 else None
+                refused = pytest.raises(ValueError, match=r"at layer 1 \(must be") if beyond > 1e-3 else None
                 with refused or contextlib.nullcontext():
                     rule(*given)
 
@@ -68,7 +68,7 @@ def test_a_result_of_another_probe_is_refused_with_the_one_that_is_needed():
 
 def test_curves_that_are_not_known_have_no_depth_and_words_are_no_curve():
     assert effective_depth_cosine(*[[math.nan] * 3] * 3) is None
-    with pytest.raises(ValueError, match="is not an array of numbers"):
+    with pytest.raises(ValueError, match="expected a list, array or tensor of numbers, got"):
         effective_depth_kl(["high", "low"])
 
 

@@ -155,7 +155,7 @@ def test_several_results_are_curves_in_one_panel_and_maps_in_a_row_each_with_the
     assert plot("lens_kl", result_of("logit_lens", 8), axes[0]) is axes[0]
     with pytest.raises(ValueError, match="has 2 panels; leave out ax="):
         plot("layer_effects", result_of("layer_effects", 8), axes[0])
-    with pytest.raises(ValueError, match="ax is of type ndarray; give matplotlib axes, such as plt.gca()"):
+    with pytest.raises(ValueError, match="such as plt.gca.., got ndarray"):
         plot("lens_kl", result_of("logit_lens", 8), axes)
 
 

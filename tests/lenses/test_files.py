@@ -73,9 +73,9 @@ def test_what_fit_lens_writes_is_a_published_artifact_and_reads_back_whole(llama
     (tmp_path / "result.pt").write_text("of days")
     lens.save(tmp_path / "result.pt")
     assert (tmp_path / "result.pt.replaced-1").read_text() == "of days"
-    with pytest.raises(LensError, match="lens is not a lens file; the path must end in .pt"):
+    with pytest.raises(LensError, match="the path of a lens must end in .pt, got .*lens"):
         lens.save(tmp_path / "lens")
-    with pytest.raises(LensError, match="is not on the Hub and has no revision 'v1'; leave revision out"):
+    with pytest.raises(LensError, match="is not on the Hub, so revision='v1' does not apply; leave it out"):
         dl.load_lens(tmp_path / "lens.pt", revision="v1")
     assert again["kind"] == "ridge" and again["unembedding"] == unembedding_hash(llm)
 
@@ -84,11 +84,11 @@ WIDE, NAN = torch.zeros(D, D + 1), torch.full((D, D), torch.nan)
 BAD_FILES = {
     "missing layer": (ARTIFACT | {"J": {0: J[0], 2: J[2]}}, "is not a lens for all layers: it has no 1"),
     "another width": (ARTIFACT | {"J": {0: J[0], 1: WIDE}}, "is not a lens for all layers"),
-    "NaN": (ARTIFACT | {"J": J | {1: NAN}}, "has numbers that are not finite"),
+    "NaN": (ARTIFACT | {"J": J | {1: NAN}}, "has values that are not finite"),
     "no lens": ({"weights": NAN}, "is not a lens for all layers: it has no 'J'"),
     "a list": ([NAN], "is not a lens for all layers"),
     "no tensors": ("Dear reader", "is not a lens for all layers"),
-    "nowhere": (None, "does not exist; give a lens's .pt file or folder"),
+    "nowhere": (None, "does not exist; use a lens's .pt file or folder"),
 }
 
 

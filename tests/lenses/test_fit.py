@@ -42,7 +42,7 @@ def test_through_identities_the_jacobian_is_one():
 
 def test_texts_count_equally_and_short_ones_are_left_out(llama):
     llm, model = llama
-    with pytest.warns(UserWarning, match="^1 texts of under 18 tokens are left out$"):
+    with pytest.warns(UserWarning, match="^1 texts with fewer than 18 tokens are left out$"):
         ours = dl.fit_lens(llm, [*TEXTS[:2], "8 apples"])
     truth = torch.stack([oracle.jacobian(model, torch.tensor(ids)) for ids in tokenize(llm, TEXTS[:2])]).mean(0)
     close(ours["A"], truth)

@@ -102,7 +102,7 @@ def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monk
         ("https://huggingface.co/a/b/resolve/main/c/d.gguf", "give its Hub id: dl.load_model('a/b/c/d.gguf')"),
         ("Qwen/Qwen3-8B@v1", "give dl.load_model('Qwen/Qwen3-8B', revision='v1')"),
         ("none.gguf", "'none.gguf' does not exist; check the path"),
-        (__file__, "is a file; give a folder"),
+        (__file__, "is a file; use a checkpoint folder"),
         (HUB_ID, f"{HUB_ID!r} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or use a"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_name_that_stands_for_nothing_is_refused(name, message):
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path):
-    assert f"{tmp_path} has no config.json; give a folder that save_pretrained or a download wrote" in refusal(tmp_path)
+    assert f"{tmp_path} has no config.json; use a checkpoint folder (from save_pretrained or" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_list_of_all_layers_by_their_numbers_stays_one(step, tmp_path):
 
 def test_the_path_of_a_file_is_refused(toy, tmp_path):
     (tmp_path / "file").write_text("here")
-    with pytest.raises(dl.ModelError, match=r"file is a file; give the path of a folder$"):
+    with pytest.raises(dl.ModelError, match=r"file is a file; use the path of a folder$"):
         dl.save_model(toy, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "here"
 
@@ -96,7 +96,7 @@ def test_a_folder_that_is_not_empty_stays_as_it_is(toy, tmp_path, capsys):
         Removable(1, 0, 4, Estimate(0.1, 0.1, 0.1), 1.0), dl.remove_blocks(toy, 0), "", "toy-4l", "2 prompts"
     )
     for save in (pruned.save, lambda folder: dl.save_model(toy, folder)):
-        with pytest.raises(dl.ModelError, match="is not empty, and saving could replace its files; give the path of a"):
+        with pytest.raises(dl.ModelError, match="is not empty, and saving could replace its files; use a new"):
             save(tmp_path)
     with pytest.raises(SystemExit, match="is not empty"):
         main(["prune", "toy-4l", "--source", "embedded", "--save", str(tmp_path)])

@@ -262,7 +262,7 @@ def test_a_run_of_several_passes_lies_beside_that_of_one(tmp_path, capsys):
     dl.Run(asked | {"PASSES": 1, "PART": "question"}).result("logit_lens")
     (of_loop,) = (line for line in Study(tmp_path).missing() if "for gsm8k-question × toy-4l-x3 " in line)
     assert "run: depth-lib sweep --models toy-4l --datasets gsm8k --passes 3 --part question --probes " in of_loop
-    with pytest.raises(ParamsError, match="PASSES unrolls the model on this machine, and REMOTE runs on a server"):
+    with pytest.raises(ParamsError, match="PASSES unrolls the model on this machine, but REMOTE runs on a server"):
         dl.Run(asked | {"REMOTE": True})
 
 
@@ -286,7 +286,7 @@ def test_generation_runs_without_a_cache_and_continues_as_the_logits_say(looped)
 def test_what_cannot_be_unrolled_is_refused(ouro):
     model = families.build("gpt2")
     for passes in (None, 0, 2.0, True):
-        with pytest.raises(ValueError, match="give a whole number"):
+        with pytest.raises(ValueError, match="passes must be an integer"):
             dl.unroll(model, passes)
     with pytest.raises(dl.ModelError, match="give llm._module"):
         dl.unroll(dl.load_model("toy-4l"), 2)

@@ -56,5 +56,5 @@ def test_future_positions_are_the_papers_draw():
 
 def test_an_answer_is_found_in_two_texts_by_a_tokenizer_that_knows_their_places():
     llm = SimpleNamespace(tokenizer=SimpleNamespace(is_fast=False))
-    with pytest.raises(ValueError, match="character offsets, which need a fast tokenizer"):
+    with pytest.raises(ValueError, match="character offsets; load the model with a fast tokenizer"):
         answer_span(llm, "5 + 7 = ", "12")

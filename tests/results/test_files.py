@@ -189,7 +189,7 @@ def test_a_name_is_read_as_it_was_made(probe):
 
 def test_a_missing_result_names_the_command_that_makes_it(tmp_path):
     path = artifact_path(tmp_path, "gsm8k", "Qwen2.5-7B", "logit_lens", 10)
-    said = f"there is no {path}; run: depth-lib sweep --models Qwen2.5-7B --datasets gsm8k --out {tmp_path}"
+    said = f"no such file: {path}; run: depth-lib sweep --models Qwen2.5-7B --datasets gsm8k --out {tmp_path}"
     with pytest.raises(MissingArtifact) as error:
         dl.load_artifact(path)
     assert str(error.value) == said

@@ -45,21 +45,23 @@ def test_numbers_of_orders_have_the_orders_number_as_their_column(tmp_path):
 def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(MissingArtifact, match="run: .*depth-lib sweep"):
         dl.load_results(tmp_path)
-    with pytest.raises(MissingArtifact, match="nowhere; give .*run: "):
+    with pytest.raises(MissingArtifact, match="nowhere; use .*run: "):
         dl.load_results("nowhere")
     write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["logit_lens"], papers_keys_only=True)
     with pytest.warns(UserWarning, match="no meta"):
         assert len(dl.load_results(tmp_path)) == 2 * 28
         assert len(dl.load_results(tmp_path, models="Qwen2.5-7B", datasets="gsm8k")) == 2 * 28
-    with pytest.raises(MissingArtifact, match="has no result of these; it has Qwen2.5-7B on gsm8k"):
+    with pytest.raises(
+        MissingArtifact, match="has no results for these models and data sets; it has Qwen2.5-7B on gsm8k"
+    ):
         dl.load_results(tmp_path, models="Qwen2.5-14B")
     for part in ("gsm8k", "gsm8k/Qwen2.5-7B"):
-        with pytest.raises(MissingArtifact, match=rf"/\*.pt. under .*{part}; give the OUT of a run, read one"):
+        with pytest.raises(MissingArtifact, match=rf"/\*.pt. under .*{part}; use the OUT of a run, load one"):
             dl.load_results(tmp_path / part)
     file = next(tmp_path.glob("*/*/*.pt"))
     file.rename(file.with_name("mine.pt"))
     for place in (file.parent, file.with_name("mine.pt")):
-        with pytest.raises(MissingArtifact, match="read one file with dl.load_artifact"):
+        with pytest.raises(MissingArtifact, match="load one file with dl.load_artifact"):
             dl.load_results(place)
 
 

@@ -83,7 +83,10 @@ def test_a_disk_that_is_full_is_named_where_neither_notebook_nor_log_can_say_so(
     notebook = Notebook("gsm8k × toy-4l", "probe", tmp_path, {}, tmp_path / "lock", lambda: ["logit_lens"])
     notebook.child = SimpleNamespace(returncode=1)
     (tmp_path / "probe.log").write_text('  File "papermill/execute.p')
-    for free, said in ((2**12, f"the disk of {tmp_path} is full; free it, or give a different OUT"), (2**30, "File")):
+    for free, said in (
+        (2**12, f"the disk of {tmp_path} is full; free up space, or set a different OUT"),
+        (2**30, "File"),
+    ):
         monkeypatch.setattr(execute.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         assert not notebook.ended() and said in capsys.readouterr().out
 

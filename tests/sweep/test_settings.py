@@ -163,7 +163,7 @@ def test_another_field_of_responses_or_none_is_another_setting_in_the_same_folde
     assert answered.folder == files / "out/mine-answers/toy-4l"
     runs, problems = runs_in(files / "out")
     assert [run.folder for run in runs] == [answered.folder], "and not a second time for the folder of the questions"
-    assert problems == [f"{folder}: its command, given now, would write to {answered.folder}"]
+    assert problems == [f"{folder}: its command would now write to {answered.folder}"]
     other = run_of({"PART": "question", "PROBES": [LENS]}, OF_FILE | TEMPLATES | {"ANSWERS": "again"})
     assert other.other_settings(LENS) == ["different responses"]
     assert run_of({"PROBES": [LENS]}, OF_FILE | TEMPLATES | {"ANSWERS": "again"}).folder.parent.name == "mine"
