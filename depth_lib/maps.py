@@ -80,8 +80,9 @@ def linear_maps(
         "relative_sums": sums,
         "n_tokens": lengths,
     }
-    names = [Path(name_of(llm)).name for llm in (source, target)]
-    meta = origin(target, remote=False) | of_texts(texts) | {"model": " to ".join(names), "settings": {"what": what}}
+    of_source, meta = (origin(llm, remote=False) for llm in (source, target))
+    meta |= {name: f"{of_source[name]} to {meta[name]}" for name in ("model", "model_hash")}
+    meta |= of_texts(texts) | {"settings": {"what": what}}
     return Result("linear_map", {key: value.float() for key, value in result.items()} | {"meta": meta})
 
 
@@ -99,7 +100,7 @@ def stretch(result: Mapping) -> Estimate:
 
     - result: from `linear_maps`
 
-    Raises NoInterval for fewer than 3 held-out texts.
+    Raises NoInterval for fewer than 3 held-out texts; every tenth is held out.
     Cost: no forward pass.
     """
     if not isinstance(result, Mapping) or "relative_sums" not in result:
@@ -107,7 +108,8 @@ def stretch(result: Mapping) -> Estimate:
     sums = as_array(fitting(result)["relative_sums"]).astype(float)
     n_tokens = as_array(result["n_tokens"])[:, None, None]
     if len(sums) < FEWEST:
-        raise NoInterval(f"{len(sums)} held-out texts are too few; use at least {FEWEST}")
+        least = HELD_OUT * (FEWEST - 1) + 1
+        raise NoInterval(f"{len(sums)} held-out texts are too few; use linear_maps with at least {least} texts")
     value = _slope(sums.sum(0) / n_tokens.sum())
     half = half_width(_slope((sums.sum(0) - sums) / (n_tokens.sum() - n_tokens)))
     return Estimate(float(value), float(value - half), float(value + half))

@@ -17,6 +17,7 @@ from .figures.grid import figure_of, study_figure
 from .figures.kinds import KINDS, Kind, only
 from .files import path_of
 from .params import command
+from .results.artifacts import read_artifact
 from .results.schemas import MissingArtifact
 from .results.study import Study
 
@@ -121,6 +122,11 @@ def _title(figure: str, kind: Kind, which: str, datasets: Sequence[str]) -> str:
 
 def _of_folder(figure: str, kind: Kind, which: str, datasets: Sequence[str], folder: str | Path) -> Figure:
     """One panel per model. A numbered figure uses its own data set, else GSM8K, else any that has results."""
+    if kind.probe == "linear_map":
+        maps = path_of(folder) / "linear_maps"
+        if not (found := {path.stem.removeprefix("linear_map_"): read_artifact(path) for path in maps.glob("*.pt")}):
+            raise MissingArtifact(f'{maps} has no result; make one: dl.linear_maps(small, large, texts).save("{maps}")')
+        return figure_of(kind, dict(sorted(found.items())), _title(figure, kind, which, datasets))
     study = Study(folder)
     of_level = [which] * (kind.probe == "depth_by_difficulty")
     one = study.datasets[:1] if "gsm8k" not in study.datasets else ["gsm8k"]
@@ -130,7 +136,8 @@ def _of_folder(figure: str, kind: Kind, which: str, datasets: Sequence[str], fol
     drawn = study_figure(kind, study, datasets, pair, _title(figure, kind, which, named))
     if drawn is None:
         there = {dataset for dataset, _ in study.of(f"{kind.probe}:{pair}" if pair else kind.probe)} & {*datasets}
-        remedy = command("sweep", PROBES=kind.probe, DATASETS=datasets, OUT=str(folder), REPLACE=bool(there))
+        asked = {"PROBES": kind.probe, "DATASETS": datasets, "PAIR": which if pair else ""}
+        remedy = command("sweep", **asked, OUT=str(folder), REPLACE=bool(there))
         lacks = f"{kind.needs} in its {kind.probe}" if there else kind.probe
         raise MissingArtifact(f"{folder} has no {lacks} on {' or '.join(datasets)}; run: {remedy}")
     return drawn

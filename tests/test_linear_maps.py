@@ -69,6 +69,8 @@ def test_identity_blocks_between_a_models_own_give_the_stretched_line_and_at_the
     assert stretch(result).value == pytest.approx((np.array([0, 1, 1, 2, 2, 3, 3]) / 3) @ target / (target @ target))
     at_the_end = dl.linear_maps(shallow, wrapped(doubled(llama(), stretched=False)), texts(40))
     assert at_the_end["best"].tolist() == [0, 1, 2, 3, 3, 3, 3]
+    hashes = [maps["meta"]["model_hash"].split(" to ") for maps in (result, at_the_end)]
+    assert hashes[0][0] == hashes[1][0] and len({hashes[0][1], hashes[1][1], hashes[0][0]}) == 3
     assert stretch(at_the_end).value == pytest.approx(
         (np.array([0, 1, 2, 3, 3, 3, 3]) / 3) @ target / (target @ target)
     )
@@ -132,5 +134,5 @@ def test_what_has_no_maps_is_refused_in_words(shallow):
     with pytest.raises((ValueError, dl.ModelError), match="finite"):
         dl.linear_maps(shallow, wrapped(broken), texts(40))
     few = {"relative_sums": np.ones((2, 3, 3)), "n_tokens": np.ones(2)}
-    with pytest.raises(NoInterval, match="2 held-out texts are too few"):
+    with pytest.raises(NoInterval, match="^2 held-out texts are too few; use linear_maps with at least 21 texts$"):
         stretch(few)

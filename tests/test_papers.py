@@ -1,5 +1,7 @@
 """The papers' figures by number or name: the right probe, the right keys, the published depth in grey."""
 
+import re
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -113,6 +115,28 @@ def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
     save(tmp_path, "toy-8l", "logit_lens")
     with pytest.raises(MissingArtifact, match="has no relative_contribution on gsm8k; run: .*sweep"):
         dl.paper("2b", tmp_path)
+
+
+def test_figure_8_of_a_folder_has_each_of_its_maps_and_without_any_says_how_one_is_made(toy, tmp_path):
+    with pytest.raises(MissingArtifact) as missing:
+        dl.paper("8", tmp_path)
+    made = re.search("dl.linear_maps.small, large, texts..save..(.*)..$", str(missing.value))[1]
+    texts = [f"{n} + {m} = {n + m} apples and {m} pears" for n in range(6) for m in range(6)]
+    maps = dl.linear_maps(toy, toy, texts)
+    assert maps.save(made) == tmp_path / "linear_maps/linear_map_toy-4l_to_toy-4l.pt"
+    dl.linear_maps(toy, toy, texts, what="contribution").save(made)
+    panels = [ax for ax in dl.paper("8", str(tmp_path)).axes if ax.images]
+    titles = ["toy-4l_to_toy-4l", "toy-4l_to_toy-4l@what=contribution"]
+    assert ["".join(ax.get_title().split()) for ax in panels] == titles
+    assert [ax.images[0].get_array().shape for ax in panels] == [(5, 5), (4, 4)]
+    assert np.allclose(panels[0].images[0].get_array(), maps["relative"])
+
+
+def test_the_command_for_a_missing_figure_names_its_question(tmp_path):
+    save(tmp_path, "toy-8l", "residual_erasure")
+    for figure, pair in (("6d", " --pair spouse"), ("6a", "")):
+        with pytest.raises(MissingArtifact, match=f"--datasets gsm8k{pair} --out"):
+            dl.paper(figure, tmp_path)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from nnsight import TransformersModel
 
 from ..data.tokens import tokenize
 from ..files import write_beside
-from ..models.check import arch_to_change, name_of, verified_arch
+from ..models.check import arch_to_change, model_hash, verified_arch
 from ..params import not_among, warn
 from ..progress import steps
 from ..remote.errors import JobFailed
@@ -91,7 +91,7 @@ def fit_lens(
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
     check_budget(budget)
     path = lens_path(path) if path else None  # before hours of fitting
-    of_model = {"model": _model(llm), "dtype": str(llm.dtype)} if path else {}
+    of_model = {"model": model_hash(llm)} if path else {}
     done, saved = {"n_done": 0, "sums": None}, time.monotonic()
     unfinished = Path(f"{path}.fit")
     if path and unfinished.is_file() and (stored := torch.load(unfinished)).items() >= (made_from | of_model).items():
@@ -110,15 +110,6 @@ def fit_lens(
         write(path, published(lens) | {"n_prompts": len(long)} | made_from, write_beside)
         unfinished.unlink(missing_ok=True)
     return lens
-
-
-def _model(llm):
-    """An identity of the model: the sum of each weight, or its name if the weights are on a server."""
-    sums = [
-        None if weight.is_meta else weight.detach().sum(dtype=torch.float64).item()
-        for weight in llm._module.parameters()
-    ]
-    return hashlib.sha256(json.dumps([name_of(llm), sums]).encode()).hexdigest()
 
 
 def _with_text(sums, llm, arch, ids, n, kind, budget, remote):

@@ -1,8 +1,11 @@
 """Checks a model's detected architecture on the running model."""
 
+import hashlib
+import json
+import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import nnsight
 import torch
@@ -19,6 +22,8 @@ from .errors import ArchitectureError, ModelError
 from .families import architecture, describe, known, of_hooks
 
 _ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
+_NAMES = ("_name_or_path", "transformers_version")  # in a config: they change no number
+_OF_ENGINES = "forward|training|_is_hf_initialized|__.*"  # attributes that nnsight and transformers set
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 # Why a shortcut is not used.
 SHORTCUTS = {
@@ -99,6 +104,28 @@ def state_of(model: PreTrainedModel) -> list:
         if type(weight) is nn.Parameter:  # subclasses may share memory
             state.append(weight.data_ptr())
     return state
+
+
+def model_hash(llm: TransformersModel) -> str:
+    """16 hexadecimal digits of a hash of all that a model computes with: every module's parameters, buffers, hooks and
+    attributes in their places, and the config. Names stand for weights on a server.
+    """
+    config = {name: value for name, value in llm.config.to_dict().items() if name not in _NAMES}
+    found: list = [config, getattr(llm.config, "_attn_implementation", None)]
+    for path, module in llm._module.named_modules(remove_duplicate=False):  # a block counts in each of its places
+        own = {name: value for name, value in vars(module).items() if not re.fullmatch(_OF_ENGINES, name)}
+        found.append((path, {n: [*v.values()] if n.endswith("_hooks") and v else v for n, v in own.items()}))
+    return hashlib.sha256(json.dumps(found, default=_summary, skipkeys=True).encode()).hexdigest()[:16]
+
+
+def _summary(value: object) -> object:
+    """For JSON: of a tensor its shape, dtype and the sum of its bits, which no device rounds; else a name."""
+    if not isinstance(value, torch.Tensor):
+        return getattr(value, "__qualname__", type(value).__name__)
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(value.element_size(), torch.uint8)
+    with suppress(RuntimeError, NotImplementedError):  # a meta tensor; a subclass that cannot be viewed
+        return [*value.shape], str(value.dtype), value.detach().view(bits).sum(dtype=torch.int64).item()
+    return [*value.shape], str(value.dtype)
 
 
 def running(llm: TransformersModel) -> dict[str, str | bool | None]:

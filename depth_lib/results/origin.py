@@ -12,7 +12,7 @@ import torch
 from nnsight import TransformersModel
 
 from ..models.bos import begins_with_bos
-from ..models.check import name_of
+from ..models.check import model_hash, name_of
 from ..models.families import known, remark
 from ..remote.server import host_of
 from .artifacts import versions
@@ -45,11 +45,13 @@ def with_origin(probe: Callable[_Arguments, Result]) -> Callable[_Arguments, Res
 
 
 def origin(llm: TransformersModel, remote: bool | str) -> dict:
-    """The model as it ran: name, commit, dtype, where, its check, versions and date."""
+    """The model as it ran: name, commit, hash, passes, dtype, where, its check, versions and date."""
     record = known(llm)
     found = {
         "model": Path(name_of(llm)).name.removesuffix(".gguf"),
         "commit": getattr(llm.config, "_commit_hash", None),
+        "model_hash": model_hash(llm),
+        "passes": getattr(llm.config.get_text_config(), "layer_passes", [0])[-1] + 1,
     }
     found |= {"dtype": record.running["dtype"] if record.running else None, "where": _where(llm, remote)}
     found |= {"check": record.checked, "runs": record.running, "blocks": remark(llm), "order": record.order}

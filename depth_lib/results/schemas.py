@@ -80,9 +80,9 @@ class Schema:
         return self.reads == "examples"
 
     def name(self, n: int, pair: str = "", changed: str = "") -> str:
-        """The file's name. pair: the label of a question of your own; changed: `label_of` a changed call."""
-        pair = f"_{pair}" if pair and self.of_pair else ""
-        return self.file.format(n=n) + pair + (f"@{changed}" if changed else "") + ".pt"
+        """The file's name. pair: the label of a question, or of two models; changed: `label_of` a changed call."""
+        of_question = f"_{pair}" if pair and self.of_pair else ""
+        return self.file.format(n=n, pair=pair) + of_question + (f"@{changed}" if changed else "") + ".pt"
 
 
 def _shapes(keys: str) -> dict[str, str]:
@@ -212,7 +212,11 @@ TABLE_PROBES = ("relative_contribution", "logit_lens")
 LEVEL_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 
 # Results that no run makes: of two models, in `out/linear_maps/`, and of choices.
-MAPS = Schema("linear_map", "M N: relative; N: relative_mean best; P: n_tokens; P M N: relative_sums")
+MAPS = Schema(
+    "linear_map_{pair}",
+    "M N: relative; N: relative_mean best; P: n_tokens; P M N: relative_sums",
+    settings={"what": "residual"},
+)
 SCHEMAS = ARTIFACTS | {"linear_map": MAPS, "choice_accuracy": Schema("choice_accuracy", "1: chance")}
 _STEMS = {row.file.removesuffix("_{n}exps"): probe for probe, row in ARTIFACTS.items()}
 

@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 import torch
+from torch import nn
 
 import depth_lib as dl
 from depth_lib.results.means import over_prompts
@@ -164,12 +165,53 @@ def test_a_result_of_other_prompts_or_of_other_blocks_is_renamed_and_says_which_
     texts = dl.load_prompts("gsm8k", 3, source="embedded")
     shorter = dl.reorder_blocks(dl.remove_blocks(toy, 1), [2, 0, 1])
     others = dl.logit_lens(shorter, texts), dl.logit_lens(toy, texts[::-1])
-    assert others[0]["meta"]["order"] == [3, 0, 2] and "with blocks [3, 0, 2]" in repr(others[0])
+    assert others[0]["meta"]["order"] == [3, 0, 2] and " of toy-4l with blocks [3, 0, 2], 3" in repr(others[0])
     assert "order" not in lens["meta"] and "blocks" not in repr(lens)
     for n, result in enumerate((lens, *others)):
         path = result.save(tmp_path)
         assert len([*tmp_path.glob(f"{path.name}*")]) == n + 1
     assert dl.load_artifact(f"{path}.replaced-1")["meta"]["prompts_hash"] == lens["meta"]["prompts_hash"]
+
+
+class Scaled(nn.Module):
+    """A module whose output is multiplied by an attribute."""
+
+    def __init__(self, module, factor):
+        super().__init__()
+        self.module, self.factor = module, factor
+
+    def forward(self, x):
+        return self.module(x) * self.factor
+
+
+def toy_loop(passes=1, norm_between=False, order=(), factor=0.0, weight=0.0, attention="sdpa", **how):
+    """The toy loop, changed in one way or in none; its name stays."""
+    llm = dl.load_model("toy-loop", **how)
+    model = llm._module
+    model.set_attn_implementation(attention)
+    model.model.layers[1].mlp.down_proj.weight.data[3, 5] += weight
+    if factor:
+        model.model.layers[1].mlp = Scaled(model.model.layers[1].mlp, factor)
+    if passes > 1:
+        model = dl.unroll(model, passes, norm_between)
+    llm = dl.load_model(model, llm.tokenizer)
+    return dl.reorder_blocks(llm, order) if order else llm
+
+
+def test_save_replaces_a_result_of_the_same_numbers_and_keeps_those_of_a_model_changed_in_any_way(tmp_path):
+    changes = [{}, {"dtype": "float64"}, {"order": [1, 0]}, {"attention": "eager"}, {"weight": 1e-3}]
+    changes += [{"passes": 2}, {"passes": 3}, {"passes": 2, "norm_between": True}, {"factor": 2.0}, {"factor": 3.0}]
+    paths = set()
+    for n, change in enumerate(changes):
+        for _ in range(2):
+            lens = dl.logit_lens(toy_loop(**change), TEXTS)
+            assert (lens["meta"]["model"], lens["meta"]["passes"]) == ("toy-loop", change.get("passes", 1))
+            paths.add(lens.save(tmp_path))
+        assert len([*tmp_path.iterdir()]) == n + 1, change
+    (path,) = paths
+    kept = [dl.load_artifact(f"{path}.replaced-{n}") for n in range(1, len(changes))]
+    assert [len(lens["res_kl_divs"]) for lens in kept] == [2, 2, 2, 2, 2, 4, 6, 4, 2]
+    assert [lens["meta"]["passes"] for lens in kept] == [1, 1, 1, 1, 1, 2, 3, 2, 1]
 
 
 def test_an_array_in_place_of_a_tensor_is_a_column_too(lens):
