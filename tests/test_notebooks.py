@@ -84,7 +84,7 @@ def test_the_notebook_of_maps_shows_a_picture_and_a_slope_for_each_pair_and_keep
 
 def test_bad_input_ends_the_notebook_with_one_line_that_names_it():
     with pytest.raises(ValueError, match="^MODEL_ID=toy-9l is neither a folder nor a Hub id[^\n]*$"):
-        run_cells("probe", MODEL_ID="toy-9l")
+        run_cells("probe", MODEL_ID="toy-9l", SOURCE="embedded")
 
 
 @pytest.mark.slow
