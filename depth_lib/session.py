@@ -56,7 +56,7 @@ def run(
         return _concatenated(_run_as_jobs(llm, probe, arguments, over, remote, label))
     if not llm.dispatched:
         raise ValueError(
-            f"{name_of(llm)} was loaded for a server, without its weights; give remote={known(llm).remote!r} to the "
+            f"{name_of(llm)} was loaded for a server, without its weights; pass remote={known(llm).remote!r} to the "
             "probe too, and its result to dl.effective_depths or dl.paper; or load it with remote=False"
         )
     try:
@@ -66,7 +66,7 @@ def run(
     except Exception as error:
         if is_full(error):
             raise DoesNotFit(
-                f"{label}: the memory is full; give shorter prompts, a smaller budget=, or load the model in "
+                f"{label}: out of memory; use shorter prompts or a smaller budget=, or load the model in "
                 'dtype="bfloat16"'
             ) from error
         raise

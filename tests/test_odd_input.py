@@ -139,8 +139,11 @@ def test_answers_to_choices_and_a_copied_lens_are_saved_and_read_like_other_resu
 
 # a call with one argument of a wrong kind, and what is said
 WRONG_KIND = {
-    "choices": (lambda llm: dl.choice_accuracy(llm, "abc"), "choices is of type str; give a list, such as dl.load_cho"),
-    "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* give .context, endings, index"),
+    "choices": (
+        lambda llm: dl.choice_accuracy(llm, "abc"),
+        "choices must be a list, such as dl.load_choices.*, got str",
+    ),
+    "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* use .context, endings, index"),
     "no choices": (lambda llm: dl.choice_accuracy(llm, None), "there are no choices to measure; load some"),
     "removed": (
         lambda llm: dl.choice_accuracy(llm, [("5 ", ["1", "2"], 0)], removed=2),
@@ -172,7 +175,7 @@ WRONG_KIND = {
         "prompts must be a list of strings, got int",
     ),
     "a run's table": (lambda llm: dl.Run({"DATASET": "mine"}, prompts=pd.DataFrame({"text": [TEXT]})), r"s\['text'\]"),
-    "a tensor": (lambda llm: dl.load_model(torch.ones(2), llm.tokenizer), "a Tensor cannot be loaded; give a name"),
+    "a tensor": (lambda llm: dl.load_model(torch.ones(2), llm.tokenizer), "expected a name, .*, got a Tensor"),
     "a server": (lambda llm: dl.logit_lens(llm, [TEXT], remote="http://127.0.0.1:9"), "is on this machine; load a"),
 }
 
@@ -192,7 +195,7 @@ def test_memory_that_is_full_while_measuring_is_named(toy):
         with llm.trace(ids):
             llm.blocks[0].output.new_empty(2**45)
 
-    with pytest.raises(dl.ModelError, match="^layer effects: the memory is full; give shorter prompts, a smaller bud"):
+    with pytest.raises(dl.ModelError, match="^layer effects: out of memory; use shorter prompts or a smaller bud"):
         run(needs_too_much, toy, label="layer effects")
 
 
@@ -224,13 +227,13 @@ def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_n
         dl.relative_contribution(toy, [{"role": "user", "content": "hi"}])
     with pytest.raises(dl.RemoteError, match="remote='locl' is not valid"):
         dl.relative_contribution(toy, ["5 + 7"], remote="locl")
-    with pytest.raises(dl.ModelError, match="a model in memory stays as it is"):
+    with pytest.raises(dl.ModelError, match="do not apply to a model in memory"):
         dl.load_model(toy._module, toy.tokenizer, dtype="bfloat16")
 
 
 def test_models_by_name_are_named_and_a_lens_that_cannot_be_written_is_not_fitted(toy, monkeypatch):
     for call in (lambda: dl.linear_maps("toy-4l", toy, ["a b"]), lambda: dl.fit_lens("toy-4l", ["a b"])):
-        with pytest.raises(dl.ModelError, match="'toy-4l' is a name; give the model itself"):
+        with pytest.raises(dl.ModelError, match="'toy-4l' is a name; pass the model itself"):
             call()
     monkeypatch.setattr("depth_lib.lenses.fit.run", None)
     with pytest.raises(dl.ParamsError, match="/proc/x cannot be written"):

@@ -20,28 +20,30 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     """
     check_kind(tokenizer)
     if inside := _INSIDE.get(type(model).__name__):
-        raise ModelError(f"the model is wrapped in {type(model).__name__}; give the one inside: model.{inside}")
+        raise ModelError(f"the model is wrapped in {type(model).__name__}; pass the model inside: model.{inside}")
     if any(part._compiled_call_impl is not None for part in model.modules()):
-        raise ModelError("the model was compiled in place, and no module of it can be read; load it again, uncompiled")
+        raise ModelError(
+            "the model was compiled in place, so its modules cannot be read; load it again, without compiling"
+        )
     base = getattr(model, "get_base_model", lambda: model)()
     if not isinstance(base, PreTrainedModel):
         raise ModelError(
-            f"a {type(model).__name__} is not a transformers model; load one with AutoModelForCausalLM, or give a name"
+            f"a {type(model).__name__} is not a transformers model; load one with AutoModelForCausalLM, or pass a name"
         )
     if any(ismethod(getattr(part, "weight", None)) for part in base.modules()):  # torch packs them
-        raise ModelError(
-            "the model is quantised by quantize_dynamic and holds no weights; give the model as it was before"
-        )
+        raise ModelError("the model is quantised by quantize_dynamic and holds no weights; pass the model from before")
     if base.config.is_encoder_decoder:
-        raise ModelError(f"a {type(base).__name__} is an encoder-decoder; give a decoder-only language model")
+        raise ModelError(f"a {type(base).__name__} is an encoder-decoder; use a decoder-only language model")
     if base.get_output_embeddings() is None:
-        raise ModelError(f"a {type(base).__name__} has no head that gives logits; load one with AutoModelForCausalLM")
+        raise ModelError(
+            f"a {type(base).__name__} has no head that computes logits; load one with AutoModelForCausalLM"
+        )
     if (held := next((name for name, weight in base.named_parameters() if weight.is_meta), "")) and not hasattr(
         base, "hf_device_map"
     ):
         raise ModelError(f"the weight {held} is on the meta device and holds no numbers; load it with from_pretrained")
     if not base.config.return_dict:
-        raise ModelError("config.return_dict is False, with which transformers' models do not run; set it to True")
+        raise ModelError("config.return_dict is False; set it to True")
     if not base.can_generate():
         raise ModelError(
             f"a {type(base).__name__} cannot generate text; load a causal language model with AutoModelForCausalLM"
@@ -49,7 +51,7 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     known, wanted = len(tokenizer), base.config.get_text_config().vocab_size
     if known < wanted / 10:  # padding is less
         warn(
-            f"the tokenizer has {known} tokens and the model {wanted}; if it belongs to a different model, give the "
+            f"the tokenizer has {known} tokens and the model {wanted}; if it belongs to a different model, use the "
             "model's own"
         )
     model.eval()
@@ -62,8 +64,8 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(f"the adapted model does not run: {reason(error)}") from error
     if problem:
         raise ModelError(
-            f"only the base model would be measured, not what {type(model).__name__} adds to it, such as tuned prompts "
-            f"or prefixes (of the logits, {problem}); give a model whose adapters are in its layers, such as LoRA's"
+            f"{type(model).__name__} changes the model outside its layers, such as by tuned prompts or prefixes (of "
+            f"the logits, {problem}), which cannot be measured; use adapters inside the layers, such as LoRA's"
         )
     return base
 
@@ -72,8 +74,8 @@ def check_kind(tokenizer: object) -> None:
     """Raise ModelError for anything but a transformers tokenizer."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         from_hub = "one from AutoTokenizer.from_pretrained(...)"
-        give = "the one inside: llm.tokenizer or processor.tokenizer" if hasattr(tokenizer, "tokenizer") else from_hub
-        raise ModelError(f"a {type(tokenizer).__name__} is not a transformers tokenizer; give {give}")
+        remedy = "the one inside: llm.tokenizer or processor.tokenizer" if hasattr(tokenizer, "tokenizer") else from_hub
+        raise ModelError(f"a {type(tokenizer).__name__} is not a transformers tokenizer; pass {remedy}")
 
 
 def logits_of(model: nn.Module, ids: list[int]) -> Tensor:

@@ -86,7 +86,7 @@ def arch_to_change(llm: TransformersModel, part: str = "layer", whole: str = "la
     if not arch.can_skip_blocks:
         raise ValueError(READS_MORE)
     if part != whole and not arch.parts:
-        raise ValueError("attention and MLP of this model cannot be told apart; use whole blocks")
+        raise ValueError("attention and MLP cannot be told apart in this model; use whole blocks")
     return arch
 
 
@@ -195,7 +195,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
         if wrong.any():
             l = int(wrong.int().argmax())
             advice = "probes would be silently wrong: please report the model"
-            advice = of_hooks(llm._module) or f"; {'give a decoder' if 'encoder' in problem else advice}"
+            advice = of_hooks(llm._module) or f"; {'use a decoder' if 'encoder' in problem else advice}"
             raise ArchitectureError(
                 f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} (it is {values[l]:.1e})"
                 f"{advice}"
@@ -229,11 +229,13 @@ def check_here(llm: TransformersModel) -> None:
     n_logits, vocabulary = read.shape[-1], llm.config.get_text_config().vocab_size
     if n_logits < vocabulary:
         raise ArchitectureError(
-            f"{name_of(llm)}: its head gives {n_logits} numbers, not logits over its vocabulary of {vocabulary} "
-            "tokens; give the model with its unembedding"
+            f"{name_of(llm)}: its head returns {n_logits} numbers, not logits over its vocabulary of {vocabulary} "
+            "tokens; load the model with its unembedding"
         )
     if not read.any():
-        raise ModelError(f"{name_of(llm)}: its logits are all 0: weights overflow, or are not loaded; load them first")
+        raise ModelError(
+            f"{name_of(llm)}: its logits are all 0: its weights overflow or were not loaded; load them first"
+        )
     judge(llm, measured)
     if problem:  # nnsight does not see the model's own hooks and `forward`
         raise ArchitectureError(

@@ -22,7 +22,7 @@ def check_tokenizer(source: str | Path, n_tokens: int | None = None) -> None:
     """
     folder = Path(source).expanduser()
     if (folder / "config.json").is_file() and (n_tokens in (0, 1) or not any(map(list, map(folder.glob, _TOKENIZER)))):
-        raise ModelError(f"{source} has no tokenizer; write it there: tokenizer.save_pretrained({str(source)!r})")
+        raise ModelError(f"{source} has no tokenizer; save it there: tokenizer.save_pretrained({str(source)!r})")
 
 
 def reason(error: BaseException) -> str:

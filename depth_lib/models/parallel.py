@@ -27,7 +27,9 @@ except ImportError:
 def check_ranks(n_ranks: int) -> None:
     """Raise ModelError, with the command to run, unless this process is one of `n_ranks`."""
     if n_ranks < 1:
-        raise ModelError(f"tensor_parallel is {n_ranks!r}; give the number of GPUs that share each layer, at least 1")
+        raise ModelError(
+            f"tensor_parallel must be the number of GPUs that share each layer, at least 1, got {n_ranks!r}"
+        )
     started = int(os.environ.get("WORLD_SIZE", 1))
     if n_ranks in (1, started):
         return

@@ -164,7 +164,7 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     added = ("peft.", "torch.nn.utils.parametrize")
     if any(type(part).__module__.startswith(added) for part in llm._module.modules()):
         raise ModelError(
-            "adapters or parametrizations would be saved under names that nothing reads; merge them first: "
+            "adapters or parametrizations would be saved under names that nothing loads; merge them first: "
             "dl.load_model(model.merge_and_unload(), tokenizer), or remove_parametrizations(module, name)"
         )
     changed = vars(llm._module).get("save_pretrained")  # of a model whose blocks were changed

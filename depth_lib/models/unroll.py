@@ -41,15 +41,15 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     """
     if not isinstance(model, PreTrainedModel):
         raise ModelError(
-            f"dl.unroll takes a transformers model, not a {type(model).__name__}; for a model from dl.load_model, "
-            "give llm._module"
+            f"dl.unroll expects a transformers model, got a {type(model).__name__}; for a model from dl.load_model, "
+            "pass llm._module"
         )
     loop = next((name for name in _OWN_LOOPS if hasattr(model.config, name)), "")
     passes = getattr(model.config, loop, None) if passes is None else passes
     if not passes or passes < 1:
         raise ValueError(f"passes must be an integer of at least 1, got {passes!r}; use dl.unroll(model, passes=3)")
     if hasattr(model.config.get_text_config(), "layer_passes"):
-        raise ValueError("this model is unrolled already; give the model that it was made from")
+        raise ValueError("this model is unrolled already; use the model that it was made from")
     once = on_same_weights(model).eval()
     for part in (once.config, *once.modules()):
         for name in vars(part).keys() & _OWN_LOOPS.get(loop, {}).keys():

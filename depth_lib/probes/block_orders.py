@@ -91,7 +91,7 @@ def _orders(orders, n_layers):
         return checked_orders(orders, n_layers)
     names = orders.split()
     if not names or not {*names} <= {*KINDS}:
-        raise ValueError(f"orders={orders!r}; give lists of block numbers, or some of {', '.join(KINDS)}")
+        raise ValueError(f"orders must be lists of block numbers, or some of {', '.join(KINDS)}, got {orders!r}")
     found = [order for name in names for order in orders_of(name, n_layers)]
     if not found:
         raise ValueError(f"a model of {n_layers} blocks has no {' or '.join(names)} of the default sizes")

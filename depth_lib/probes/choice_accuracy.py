@@ -84,7 +84,7 @@ def choice_accuracy(
 def checked_choices(choices: Any) -> list[Choice]:
     """The choices as a list; ValueError for anything else, and for different numbers of endings."""
     if isinstance(choices, str) or not isinstance(choices, Iterable | None):
-        raise ValueError(f"choices is of type {type(choices).__name__}; give a list, such as dl.load_choices()")
+        raise ValueError(f"choices must be a list, such as dl.load_choices(), got {type(choices).__name__}")
     given: list[Any] = list(() if choices is None else choices)
     for k, choice in enumerate(given):
         match choice:
@@ -92,11 +92,11 @@ def checked_choices(choices: Any) -> list[Choice]:
                 if all(isinstance(ending, str) for ending in endings) and len({*endings}) > 1:
                     continue
         raise ValueError(
-            f"choice {k} is {reprlib.repr(choice)}; give (context, endings, index of the right one), with two or more "
-            "different endings"
+            f"choice {k} is {reprlib.repr(choice)}; use (context, endings, index of the right one), with at least "
+            "two different endings"
         )
     if len({len(endings) for _, endings, _ in given}) > 1:
-        raise ValueError("the choices have different numbers of endings; measure those with the same number together")
+        raise ValueError("the choices have different numbers of endings; run the probe once per number of endings")
     return given
 
 

@@ -61,7 +61,7 @@ def depth_by_difficulty(
     Cost: as `layer_effects` for one position per example, up to four with within=True.
     """
     if isinstance(examples, str) or not isinstance(examples, Iterable | None):
-        raise ValueError(f"examples is of type {type(examples).__name__}; give a list, such as dl.load_examples(...)")
+        raise ValueError(f"examples must be a list, such as dl.load_examples(...), got {type(examples).__name__}")
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:
         raise ValueError("there are no examples to measure; load some with dl.load_examples(...)")
@@ -72,7 +72,7 @@ def depth_by_difficulty(
         if example.within:  # up to four of every 4th place of the answer, as published; at least its first
             positions = [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
         if min(positions) < 2:  # t = 1 skips nothing: token 0 stays
-            raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question")
+            raise ValueError(f"example {number} ({example.question!r}) has no token to skip; use a longer question")
         cases.append((ids, positions))
     effects = run(
         measure_layer_effects,
@@ -105,6 +105,6 @@ def _checked(number: int, example: Sequence) -> Example:
         case (Integral(), str(), str()) | (Integral(), str(), str(), _):
             return Example(*example)
     raise ValueError(
-        f"example {number} is {reprlib.repr(example)}; give (level, question, answer), where level is a whole number, "
+        f"example {number} is {reprlib.repr(example)}; use (level, question, answer), where level is an integer, "
         "or load some with dl.load_examples(...)"
     )

@@ -100,14 +100,12 @@ def integrated_gradients(
         raise ValueError(f'unknown quadrature {quadrature!r}; use "riemann" or a tolerance such as 0.01')
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):  # 9: those `converged` begins with
         if value < least:
-            raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     arch = arch_to_change(llm, at, whole="block", name="at")
     ids, positions, tokens = answer_span(llm, question, answer)
     method = method_there(remote, method)
     if method == "increments" and quadrature == "riemann":
-        raise ValueError(
-            'left-endpoint steps need gradients; give method="gradients", or steps=… in place of "riemann"'
-        )
+        raise ValueError('left-endpoint steps need gradients; use method="gradients", or steps=… instead of "riemann"')
     left_ends = 256 if quadrature == "riemann" else None
     unread = {"steps": steps != 16} if method == "gradients" else {"max_nodes": max_nodes != 257}
     unread |= {"max_nodes": max_nodes != 257} if left_ends else {}

@@ -95,18 +95,16 @@ def logit_lens(
     tokens.
     """
     if generate < 0:
-        raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 to measure the prompts")
+        raise ValueError(f"generate must be a number of tokens, or 0 to measure the prompts, got {generate!r}")
     if generate and (answers is not None or at != "all"):
-        raise ValueError("give only one of generate, answers and at: each says which tokens are measured")
+        raise ValueError("pass only one of generate, answers and at: each chooses the tokens to measure")
     if per_token and not all_measures:
         raise ValueError("per_token needs all measures; leave out all_measures=False")
     arch = verified_arch(llm)
     if generate:
         measured = [(ids, 0, []) for ids in tokenize(llm, prompts, generate=generate)]
         if without_template(llm, prompts):
-            warn(
-                "this model has a chat template, and these prompts do not use it; dl.chat_prompts(llm, questions) does"
-            )
+            warn("these prompts do not use the model's chat template; to apply it, use dl.chat_prompts(llm, questions)")
     else:
         measured = measured_tokens(llm, prompts, answers, at)
     whole = not generate and answers is None and at == "all"

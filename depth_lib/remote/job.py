@@ -72,9 +72,9 @@ def _key_of(llm: TransformersModel) -> str:
         name, problem = llm.config._name_or_path, one_line(error)
         unknown = isinstance(error, RepositoryNotFoundError | ValueError)
     if unknown:
-        raise NotReady(f"{name} is not on the Hub ({constants.ENDPOINT}), or private; give a Hub id, or log in")
+        raise NotReady(f"{name} is not on the Hub ({constants.ENDPOINT}), or private; use a Hub id, or log in")
     raise ServerUnreachable(
-        f"the Hub ({constants.ENDPOINT}) could not be asked for {name} ({problem}); check the network, then run again",
+        f"the Hub ({constants.ENDPOINT}) cannot be reached to find {name} ({problem}); check the network and run again",
         retry="send",
     )
 
@@ -163,7 +163,7 @@ class Job(RemoteBackend):
                 try:
                     result = plain(self._result.read_bytes())
                 except (OSError, ResultRefused) as error:
-                    say(f"{self._result} is damaged ({error}); fetching it again")
+                    say(f"{self._result} is damaged ({error}); downloading it again")
                     self.state = "submitted"
             elif self.state == "submitted":
                 say(f"found job {self.job_id}, submitted {time.ctime(self.submitted)}; waiting for it")
@@ -220,7 +220,7 @@ class Job(RemoteBackend):
         answer = self.http.get(f"{self.host}/response/{self.job_id}", headers={"ndif-api-key": self.api_key})
         if answer.status_code == 404:
             if time.time() - max(self.submitted, self.told) > UNKNOWN:
-                raise Forgotten(f"the server has no status of the job any more; {AGAIN}", retry="send")
+                raise Forgotten(f"the server no longer knows the job; {AGAIN}", retry="send")
             return None
         response = ResponseModel.model_validate_json(answer.raise_for_status().text)
         self.told = time.time()
@@ -236,24 +236,23 @@ class Job(RemoteBackend):
         """The result at this address. Redirects are not followed."""
         if not str(url).startswith(("http://", "https://")):
             raise ResultRefused(
-                "the job has completed, but the server sent no address of its result; tell those who run it, or run "
-                "again to send a new job"
+                "the job has completed, but the server did not say where its result is; run again to send a new job, "
+                "or report this to the server's operators"
             )
         answer = self.http.get(url, follow_redirects=True)
         if answer.is_client_error and answer.status_code != 429:
             expired = time.time() - self.submitted > RESULT_STAYS
             kind, retry = (Forgotten, "send") if expired else (ServerUnreachable, "ask")
             raise kind(
-                "the job has completed, but the address of its result is refused "
-                f"(HTTP {answer.status_code}); run again",
+                f"the job has completed, but its result cannot be downloaded (HTTP {answer.status_code}); run again",
                 retry=retry,
             )
         self.content = answer.raise_for_status().content
         result = plain(self.content)
         if not isinstance(result, dict) or not all(isinstance(result.get(key), dict) for key in ("model", "result")):
             raise ResultRefused(
-                "the job has completed, but its result lacks `model` or `result`; run again to fetch it again, or tell "
-                "those who run the server",
+                "the job has completed, but its result lacks `model` or `result`; run again to download it again, or "
+                "report this to the server's operators",
                 retry="ask",
             )
         return result

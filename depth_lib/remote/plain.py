@@ -34,7 +34,7 @@ def plain(content: bytes) -> dict:
         records = {name: archive.read(name) for name in archive.namelist()}
     except Exception as error:  # zstandard and zipfile raise many kinds for damaged bytes
         raise ResultRefused(
-            f"the job has completed, but its result arrives damaged ({one_line(error)}); run again to fetch it again",
+            f"the job has completed, but its result arrived damaged ({one_line(error)}); run again to fetch it again",
             retry="ask",
         ) from error
     try:
@@ -43,7 +43,7 @@ def plain(content: bytes) -> dict:
         raise
     except Exception as error:
         raise ResultRefused(
-            f"the result arrived whole, and cannot be read as tensors and plain containers ({one_line(error)}); have "
+            f"the result arrived whole, but cannot be read as tensors and plain containers ({one_line(error)}); have "
             "the probe return only those"
         ) from error
 

@@ -20,7 +20,7 @@ from .errors import NotReady
 
 NO_GRADIENT = re.compile("(?s)does not require grad|not have been used in the graph|OutOfOrderError.*grad")
 NO_GRADIENTS_THERE = (
-    "the server runs this key's jobs in its sandbox, which no gradient leaves; leave out method, or give "
+    "the server runs this key's jobs in its sandbox, which no gradient leaves; leave out method, or use "
     'method="increments"'
 )
 
@@ -31,8 +31,8 @@ def from_environment(name: str, kind: type, default: float) -> Any:
     with contextlib.suppress(ValueError, OverflowError):
         if 0 < (value := kind(text)) < math.inf:
             return value
-    what = "a whole number" if kind is int else "a number"
-    raise NotReady(f"{name} is {text}; set it to {what} above 0, or unset it")
+    what = "an integer" if kind is int else "a number"
+    raise NotReady(f"{name} must be {what} above 0, got {text}; set it to one, or unset it")
 
 
 def host_of(remote: bool | str) -> str:
@@ -54,7 +54,7 @@ def _check_name(host: str, variable: str) -> None:
             socket.getaddrinfo(name, None)
     except (OSError, UnicodeError) as error:
         problem = getattr(error, "strerror", None) or error
-        raise NotReady(f"there is no machine {name} ({problem}); correct {variable}, or check the network") from None
+        raise NotReady(f"unknown host {name} ({problem}); correct {variable}, or check the network") from None
 
 
 def host_and_key(remote: bool | str) -> tuple[str, str]:

@@ -85,7 +85,9 @@ def _digest(value):
     if isinstance(value, torch.Tensor):
         raw = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
         return [str(value.dtype), list(value.shape), hashlib.sha256(raw).hexdigest()]
-    raise NotReady(f"a {type(value).__name__} cannot be a remote probe's argument; pass numbers, strings, lists, dicts")
+    raise NotReady(
+        f"a {type(value).__name__} cannot be sent to the server as an argument; pass numbers, strings, lists or dicts"
+    )
 
 
 def _public_name(function):

@@ -20,7 +20,7 @@ def make_table(out: Path, models: Sequence[str], datasets: Sequence[str]) -> int
     found = find_results(out)
     if not any((not datasets or of[0] in datasets) and (not models or of[1] in models) for of in found):
         names = (", ".join(dict.fromkeys(names)) for names in zip(*found, strict=True))
-        raise MissingArtifact("{} has no result of these; on {} it has {}".format(out, *names))
+        raise MissingArtifact("{} has no results for these models and data sets; on {} it has {}".format(out, *names))
     datasets = list(datasets) or sorted({dataset for dataset, _, _ in found}, key=by_paper)
     parameters = {"OUT": os.path.abspath(out), "MODELS": list(models), "DATASETS": datasets}
     start = time.time()

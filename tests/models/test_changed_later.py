@@ -213,7 +213,7 @@ def test_a_model_whose_shape_was_changed_is_to_be_loaded_again(change, loaded):
 
 def test_a_copy_of_what_load_model_returned_is_refused_with_the_call_that_loads_it(loaded):
     again = copy.deepcopy(loaded[1])
-    with pytest.raises(ArchitectureError, match=r"is a copy, .*; give dl.load_model\(llm._module, llm.tokenizer\)"):
+    with pytest.raises(ArchitectureError, match=r"is a copy, .*; use dl.load_model\(llm._module, llm.tokenizer\)"):
         dl.logit_lens(again, [SHORT])
     with torch.no_grad():
         again._module.lm_head.weight.mul_(2)

@@ -35,7 +35,7 @@ def test_a_block_that_normalises_the_residual_is_read_as_a_whole(name, tmp_path)
     assert curves["layer_cos"].isfinite().all() and curves["rc_layer"].isfinite().all()
     assert dl.effective_depth_cosine(curves["att_cos"], curves["mlp_cos"], curves["layer_cos"]) is None
     for ask in (lambda: dl.layer_effects(llm, ["abc"], "all", part="mlp"), lambda: gradients(llm, at="attention")):
-        with pytest.raises(ValueError, match="attention and MLP of this model cannot be told apart"):
+        with pytest.raises(ValueError, match="attention and MLP cannot be told apart in this model"):
             ask()
 
 

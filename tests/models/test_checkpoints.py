@@ -43,7 +43,7 @@ def refused(message, *args, **options):
 
 def test_a_server_is_given_no_gguf_file(folder):
     for name, remote in itertools.product((str(folder("a.gguf") / "a.gguf"), NAME), (True, "http://127.0.0.1:1")):
-        refused(f"{name} is a GGUF file, which no server reads; give a Hub id", name, remote=remote)
+        refused(f"{name} is a GGUF file, which servers cannot load; use a Hub id", name, remote=remote)
 
 
 def test_a_file_here_is_not_taken_for_one_on_the_hub(folder, monkeypatch, tmp_path):
@@ -73,7 +73,7 @@ def test_what_cannot_be_read_as_gguf_is_refused_with_the_reason_and_nothing_stay
     writer.close()
     unknown = "GGUF model with architecture zork is not supported yet"
     for file, why in ((folder("a.gguf") / "a.gguf", "is not a GGUF file; "), (tmp_path / "zork.gguf", unknown)):
-        said = f"^'{re.escape(str(file))}' could not be loaded: .*{why}.*give a whole GGUF file that this transfo"
+        said = f"^'{re.escape(str(file))}' could not be loaded: .*{why}.*use a complete GGUF file that this transfo"
         with pytest.raises(dl.ModelError, match=said):
             dl.load_model(file)
     assert not list(empty_cache.glob("*")), "half a checkpoint stayed"

@@ -67,7 +67,7 @@ def test_what_asks_for_numbers_is_read_where_its_weights_are():
     """dbrx counts the tokens of each expert."""
     model = tiny("dbrx")
     assert architecture(model.config, model).parts
-    with pytest.raises(ArchitectureError, match=r"dbrx: its code asks for numbers .* load it .* \(remote=False\)$"):
+    with pytest.raises(ArchitectureError, match=r"dbrx: its code needs the values .* load it .* \(remote=False\)$"):
         architecture(model.config)
 
 

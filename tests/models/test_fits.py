@@ -26,7 +26,9 @@ def huge(tmp_path):
 def test_a_run_refuses_a_huge_model_before_a_weight_is_read(huge, tmp_path, monkeypatch):
     monkeypatch.setattr(load, "load_model", lambda *_, **__: pytest.fail("the model was loaded"))
     cell = parameters(tmp_path / "out") | {"MODEL": "huge", "MODEL_ID": str(huge), "DTYPE": "float32"}
-    with pytest.raises(DoesNotFit, match=r"huge needs 107.4 GB for its weights in float32, and .* GB are free; use "):
+    with pytest.raises(
+        DoesNotFit, match=r"huge needs 107.4 GB for its weights in float32, and .* GB are free; set QUANTIZATION"
+    ):
         Run(cell).result("logit_lens")
     monkeypatch.setattr(load, "load_model", lambda *_, **__: "loaded")
     assert Run(cell | {"MODEL_ID": "owner/huge", "REMOTE": "http://127.0.0.1:1"}).llm == "loaded"

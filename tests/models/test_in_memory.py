@@ -121,17 +121,17 @@ def test_what_a_wrapper_adds_outside_of_its_model_is_refused(kind, how, model, t
 
 def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, tokenizer):
     compiled = torch.compile(model, backend="eager")
-    assert "wrapped in OptimizedModule; give the one inside: model._orig_mod" in line(compiled, tokenizer)
-    assert "wrapped in DataParallel; give the one inside: model.module" in line(nn.DataParallel(model), tokenizer)
+    assert "wrapped in OptimizedModule; pass the model inside: model._orig_mod" in line(compiled, tokenizer)
+    assert "wrapped in DataParallel; pass the model inside: model.module" in line(nn.DataParallel(model), tokenizer)
     assert "a Linear is not a transformers model; load one with Auto" in line(nn.Linear(2, 2), tokenizer)
-    assert "a SimpleNamespace is not a transformers tokenizer; give the one inside" in line(
+    assert "a SimpleNamespace is not a transformers tokenizer; pass the one inside" in line(
         model, SimpleNamespace(tokenizer=tokenizer)
     )
-    assert "a str is not a transformers tokenizer; give one from AutoTokenizer" in line(model, "toy-4l")
+    assert "a str is not a transformers tokenizer; pass one from AutoTokenizer" in line(model, "toy-4l")
     bert = AutoModel.from_config(BertConfig(vocab_size=112, hidden_size=32, num_attention_heads=4))
     assert "a BertModel has no head that gives logits" in line(bert, tokenizer)
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=112, d_model=32, num_layers=1, num_heads=2))
-    assert "a T5ForConditionalGeneration is an encoder-decoder; give a decoder-only" in line(t5, tokenizer)
+    assert "a T5ForConditionalGeneration is an encoder-decoder; use a decoder-only" in line(t5, tokenizer)
     packed = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     assert "is quantised by quantize_dynamic and holds no weights" in line(packed, tokenizer)
     model.model.layers[0].compile()
@@ -145,7 +145,7 @@ def test_parametrized_weights_are_measured_as_the_weights_that_they_give(tokeniz
     plain.weight.data = parametrized.weight.detach()
     llm, truth = (dl.load_model(model, tokenizer) for model in models)
     assert torch.equal(*(dl.logit_lens(one, ["5 + 7 = 12"])["res_kl_divs"] for one in (llm, truth)))
-    with pytest.raises(dl.ModelError, match="names that nothing reads; .*remove_parametrizations"):
+    with pytest.raises(dl.ModelError, match="names that nothing loads; .*remove_parametrizations"):
         dl.save_model(llm, tmp_path)
 
 
@@ -189,7 +189,7 @@ def test_a_block_at_several_places_is_as_many_layers():
 def test_a_model_whose_head_gives_no_logits_is_refused(model, tokenizer):
     model = copy.deepcopy(model)
     model.lm_head = torch.nn.Identity()
-    with pytest.raises(dl.ModelError, match="its head gives .* numbers, not logits over its vocabulary of .* tokens"):
+    with pytest.raises(dl.ModelError, match="its head returns .* numbers, not logits over its vocabulary of .* tokens"):
         dl.load_model(model, tokenizer)
 
 
@@ -203,8 +203,8 @@ ODD = {
     "no list .*its config says 1 layers, and it has 4: correct": lambda model: setattr(
         model.config, "num_hidden_layers", 1
     ),
-    "return_dict is False, .*; set it to True": lambda model: setattr(model.config, "return_dict", False),
-    "give all of its weights one dtype": lambda model: model.lm_head.half(),
+    "return_dict is False; set it to True": lambda model: setattr(model.config, "return_dict", False),
+    "convert all weights to one dtype": lambda model: model.lm_head.half(),
     "its logits are all 0": all_zero,
 }
 
@@ -222,7 +222,7 @@ def test_an_encoder_with_a_head_of_a_language_model_is_called_one(tokenizer):
     config = BertConfig(
         vocab_size=257, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
     )
-    with pytest.raises(dl.ModelError, match=r"it is an encoder, and the probes read decoders \(.*\); give a decoder$"):
+    with pytest.raises(dl.ModelError, match=r"it is an encoder, and the probes read decoders \(.*\); use a decoder$"):
         dl.load_model(BertLMHeadModel(config).eval(), tokenizer)
 
 

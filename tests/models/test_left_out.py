@@ -83,7 +83,7 @@ def test_an_adapter_in_a_models_folder_is_read_with_it_or_else_refused(adapter, 
 def test_an_adapters_own_folder_is_refused_with_the_call_that_loads_it(adapter):
     base, folder, truth = adapter
     give = re.escape(f"dl.load_model(PeftModel.from_pretrained(base, {str(folder)!r}), tokenizer)")
-    with pytest.raises(dl.ModelError, match=f"adapter is an adapter without its base model; give both: {give}$"):
+    with pytest.raises(dl.ModelError, match=f"adapter is an adapter without its base model; load both: {give}$"):
         dl.load_model(folder)
     import peft
 

@@ -75,7 +75,7 @@ def test_a_remote_model_needs_no_weights_and_holds_none(cache):
 @pytest.mark.parametrize("remote", [False, "local"])
 def test_a_model_that_was_loaded_for_a_server_is_refused_where_a_probe_would_run_here(remote):
     llm = dl.load_model("toy-4l", remote=True)
-    with pytest.raises(ValueError, match="toy-4l was loaded for a server, without its weights; give remote=True to"):
+    with pytest.raises(ValueError, match="toy-4l was loaded for a server, without its weights; pass remote=True to"):
         dl.logit_lens(llm, ["abc"], remote=remote)
     assert not llm.dispatched
 
@@ -88,7 +88,7 @@ def test_the_file_of_a_model_says_how_often_its_blocks_run_and_on_which_server(t
     assert [len(dl.load_model("loop", passes=passes).blocks) for passes in (None, 1)] == [8, 4]
     assert len(dl.Run({"MODEL": "loop", "OUT": "out"}).llm.blocks) == 8
     assert dl.load_model("far", remote=False).dispatched
-    with pytest.raises(ValueError, match="toy-4l was loaded .* give remote='http://127.0.0.1:9' to the probe too"):
+    with pytest.raises(ValueError, match="toy-4l was loaded .* pass remote='http://127.0.0.1:9' to the probe too"):
         dl.logit_lens(dl.load_model("far"), ["abc"])
 
 

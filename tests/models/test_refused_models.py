@@ -90,17 +90,17 @@ def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monk
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("toy-9l", "no model is called 'toy-9l'; did you mean toy-8l, "),
+        ("toy-9l", "unknown model 'toy-9l'; did you mean toy-8l, "),
         ("Qwen2.5-7B-Instuct", "did you mean Qwen2.5-7B-Instruct, "),
-        ("", "no model is called ''"),
+        ("", "unknown model ''"),
         ("./nowhere", "'./nowhere' does not exist; check the path"),
         ("~nouser/x", "'~nouser/x' cannot be opened: Could not determine home directory; check the path"),
         (300 * "a", f"{40 * 'a'!r} cannot be opened: "),
-        ("gpt2-large", "'gpt2-large' has no owner; give dl.load_model('openai-community/gpt2-large')"),
-        ("https://huggingface.co/Qwen/Qwen3-8B", "is an address; give its Hub id: dl.load_model('Qwen/Qwen3-8B')"),
-        ("hf.co/Qwen/Qwen3-8B/tree/v1", "give its Hub id: dl.load_model('Qwen/Qwen3-8B', revision='v1')"),
-        ("https://huggingface.co/a/b/resolve/main/c/d.gguf", "give its Hub id: dl.load_model('a/b/c/d.gguf')"),
-        ("Qwen/Qwen3-8B@v1", "give dl.load_model('Qwen/Qwen3-8B', revision='v1')"),
+        ("gpt2-large", "'gpt2-large' has no owner; use dl.load_model('openai-community/gpt2-large')"),
+        ("https://huggingface.co/Qwen/Qwen3-8B", "is a URL; use the Hub id: dl.load_model('Qwen/Qwen3-8B')"),
+        ("hf.co/Qwen/Qwen3-8B/tree/v1", "use the Hub id: dl.load_model('Qwen/Qwen3-8B', revision='v1')"),
+        ("https://huggingface.co/a/b/resolve/main/c/d.gguf", "use the Hub id: dl.load_model('a/b/c/d.gguf')"),
+        ("Qwen/Qwen3-8B@v1", "use dl.load_model('Qwen/Qwen3-8B', revision='v1')"),
         ("none.gguf", "'none.gguf' does not exist; check the path"),
         (__file__, "is a file; use a checkpoint folder"),
         (HUB_ID, f"{HUB_ID!r} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or use a"),
@@ -148,7 +148,7 @@ def test_what_the_hub_answers_decides_the_next_step(hub, answer, message):
 def test_a_broken_checkpoint_is_refused_with_the_reason(broken, file, content, message):
     folder = broken(file, content)
     line = refusal(folder)
-    assert message in line and str(folder) in line and line.endswith("that this transformers knows")
+    assert message in line and str(folder) in line and line.endswith("that this transformers supports")
     assert len(line) < 600
 
 
@@ -159,14 +159,16 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path, config):
     (folder / "tokenizer_config.json").unlink()
     if config:
         (folder / "tokenizer_config.json").write_text(config)
-    says = f"{folder} has no tokenizer; write it there: tokenizer.save_pretrained("
+    says = f"{folder} has no tokenizer; save it there: tokenizer.save_pretrained("
     assert says in refusal(folder)
     if not config:
         assert says in refusal(folder, char_tokenizer())
 
 
 def test_a_revision_of_what_is_not_on_the_hub_is_refused(checkpoint):
-    assert f"'{checkpoint}' is not on the Hub and has no revision 'v1'; leave" in refusal(checkpoint, revision="v1")
+    assert f"'{checkpoint}' is not on the Hub, so revision='v1' does not apply; leave" in refusal(
+        checkpoint, revision="v1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_a_revision_of_what_is_not_on_the_hub_is_refused(checkpoint):
     [
         ("num_hidden_layers", 6, "has no weights that fit model.layers."),
         ("intermediate_size", 32, "has no weights that fit model.layers."),
-        ("num_hidden_layers", 3, "has weights of 4 layers, and its config says 3; correct"),
+        ("num_hidden_layers", 3, "has weights of 4 layers, but its config says 3; correct"),
     ],
 )
 def test_weights_that_are_not_those_of_the_config_are_refused(checkpoint, broken, setting, value, message):
@@ -206,7 +208,7 @@ def test_code_that_a_config_names_is_neither_fetched_nor_advised(
     monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", fetched)
     folder = broken("config.json", json.dumps(json.loads((checkpoint / "config.json").read_text()) | {setting: value}))
     line = refusal(folder, remote=remote)
-    assert "which is not part of transformers and not run; write " in line and "pip install" not in line
+    assert "which is not part of transformers and is not run; set " in line and "pip install" not in line
 
 
 def test_code_that_the_config_of_a_models_part_names_is_refused(monkeypatch):
@@ -222,7 +224,7 @@ def test_memory_that_a_cpu_does_not_have_is_said_as_such(checkpoint, monkeypatch
         torch.empty(2**60)
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", allocates)
-    assert 'does not fit into memory; use device_map="auto", ' in refusal(checkpoint)
+    assert 'does not fit in memory; use device_map="auto", ' in refusal(checkpoint)
 
 
 def test_the_dtype_auto_is_the_checkpoints_own(tmp_path):
@@ -238,7 +240,7 @@ def test_a_load_that_fails_is_not_repeated_in_another_dtype(checkpoint, monkeypa
         raise torch.OutOfMemoryError("Tried to allocate 130.00 GiB.\nOf the allocated memory …")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", out_of_memory)
-    assert 'does not fit into memory; use device_map="auto", ' in refusal(checkpoint, dtype="bfloat16")
+    assert 'does not fit in memory; use device_map="auto", ' in refusal(checkpoint, dtype="bfloat16")
     assert asked == [torch.bfloat16]
 
 
@@ -252,8 +254,11 @@ def nothing_fetched(monkeypatch):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"dtype": "float33"}, "dtype 'float33' is not a torch floating-point type; use float32, bfloat16 or float16"),
-        ({"dtype": torch.int8}, "dtype torch.int8 is not a torch floating-point type"),
+        (
+            {"dtype": "float33"},
+            "dtype must be a torch floating-point type, got 'float33'; use float32, bfloat16 or float16",
+        ),
+        ({"dtype": torch.int8}, "dtype must be a torch floating-point type, got torch.int8"),
         ({"quantization": "3bit"}, 'unknown quantization "3bit"; did you mean "8bit"?'),
         ({"remote": "lokal"}, "remote='lokal' is not valid; use True, False, \"local\" or a URL"),
         ({"quantization": "8bit", "remote": True}, "the server sets dtype, quantization and device_map itself; leave"),
@@ -268,10 +273,10 @@ def nothing_fetched(monkeypatch):
             {"device_map": {"": "disk"}},
             "device_map names 'disk', which cannot be used on this machine (weights there cannot",
         ),
-        ({"dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn' is not a torch floating-point type; use float32,"),
-        ({"torch_dtype": "bfloat16"}, 'load_model has no argument torch_dtype; give dtype="bfloat16"'),
-        ({"load_in_8bit": True}, 'load_model has no argument load_in_8bit; give quantization="8bit"'),
-        ({"attn_implementation": "eager"}, "load_model has no argument attn_implementation; give the model itself: "),
+        ({"dtype": "float8_e4m3fn"}, "dtype must be a torch floating-point type, got 'float8_e4m3fn'; use float32,"),
+        ({"torch_dtype": "bfloat16"}, 'load_model has no argument torch_dtype; use dtype="bfloat16"'),
+        ({"load_in_8bit": True}, 'load_model has no argument load_in_8bit; use quantization="8bit"'),
+        ({"attn_implementation": "eager"}, "load_model has no argument attn_implementation; use a loaded model: "),
         ({"device_map": {"model": "cpu", "lm_head": 99}}, "device_map names 99, which cannot be used on this machine"),
     ],
 )
@@ -327,5 +332,5 @@ def test_a_folder_here_is_proposed_for_a_name_that_nearly_spells_it(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mymodel").mkdir()
     (tmp_path / "mymodel/config.json").write_text("{}")
-    with pytest.raises(dl.ModelError, match="no model is called 'mymodell'; did you mean the folder ./mymodel?"):
+    with pytest.raises(dl.ModelError, match="unknown model 'mymodell'; did you mean the folder ./mymodel?"):
         dl.load_model("mymodell")

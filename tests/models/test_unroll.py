@@ -288,7 +288,7 @@ def test_what_cannot_be_unrolled_is_refused(ouro):
     for passes in (None, 0, 2.0, True):
         with pytest.raises(ValueError, match="passes must be an integer"):
             dl.unroll(model, passes)
-    with pytest.raises(dl.ModelError, match="give llm._module"):
+    with pytest.raises(dl.ModelError, match="pass llm._module"):
         dl.unroll(dl.load_model("toy-4l"), 2)
     with pytest.raises(ValueError, match="unrolled already"):
         dl.unroll(dl.unroll(model, 2), 2)

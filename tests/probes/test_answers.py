@@ -75,7 +75,9 @@ def test_a_last_block_that_alone_decides_makes_every_token_deep_thinking():
 
 def test_a_chat_model_that_is_given_plain_prompts_is_warned_of(toy, monkeypatch):
     monkeypatch.setattr(toy.tokenizer, "chat_template", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
-    with pytest.warns(UserWarning, match="this model has a chat template, and these prompts do not use it; dl.chat"):
+    with pytest.warns(
+        UserWarning, match="these prompts do not use the model's chat template; to apply it, use dl.chat"
+    ):
         dl.logit_lens(toy, ["5 + 7 = "], generate=1)
 
 

@@ -26,7 +26,7 @@ def test_max_nodes_and_what_is_missed_with_them(toy):
     with pytest.warns(UserWarning, match=r"blocks \[0, 1.* have estimated errors of up to .* raise max_nodes"):
         few = dl.integrated_gradients(toy, *SUM, max_nodes=20)
     assert few["n_nodes"].max() <= 20
-    with pytest.raises(ValueError, match="max_nodes is 0; give a whole number of at least 9"):
+    with pytest.raises(ValueError, match="max_nodes must be an integer of at least 9, got 0"):
         dl.integrated_gradients(toy, *SHORT, max_nodes=0)
 
 

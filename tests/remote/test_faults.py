@@ -47,7 +47,7 @@ def ask(llm, loopback):
         ({"forget": [True, True], "result": ["moved", "moved"]}, ""),
         ({"result": ["truncated", "reset"]}, ""),
         slow({"result": [503, "reset", 502]}, "could not be reached"),
-        ({"result": [403, 404, 403]}, "the address of its result is refused (HTTP 403)"),
+        ({"result": [403, 404, 403]}, "its result cannot be downloaded (HTTP 403)"),
         slow({"poll": ["hang"], "result": ["hang"]}, ""),
     ],
     ids=str,
@@ -95,7 +95,7 @@ def test_an_object_store_that_is_busy_has_not_forgotten_an_old_result(llm, loopb
 def test_what_the_server_forgets_twice_is_not_sent_a_third_time(llm, loopback, monkeypatch):
     monkeypatch.setattr(job, "UNKNOWN", 0.1)
     with loopback.faults(forget=[True] * 9999) as submitted:
-        with pytest.raises(remote.JobFailed, match="no status of the job .* run again to submit") as caught:
+        with pytest.raises(remote.JobFailed, match="no longer knows the job; run again to submit") as caught:
             ask(llm, loopback)
         assert submitted() == 2 and caught.value.retry == "send"
         loopback.switch()
@@ -134,11 +134,23 @@ REFUSED = [
     ({"post": [({"detail": "Not Found"}, 404)]}, remote.NotReady, "not answer as NDIF does .HTTP 404", None, (1, 1)),
     ({"post": [(FAILED, 200)]}, remote.JobFailed, "reports: the model is not deployed; correct that", None, (1, 1)),
     ({"poll": ["reset"] * 999}, remote.ServerUnreachable, "RemoteProtocolError", "ask", (1, 0)),
-    ({"poll": [(ANSWER | {"data": None}, 200)]}, remote.ResultRefused, "no address of its result; tell", None, (1, 1)),
-    ({"poll": [(ANSWER | {"data": "a"}, 200)]}, remote.ResultRefused, "no address of its result; tell", None, (1, 1)),
-    ({"result": ["truncated"] * 999}, remote.ResultRefused, "its result arrives damaged", "ask", (1, 0)),
-    ({"result": [403] * 999}, remote.ServerUnreachable, "the address of its result is refused", "ask", (1, 0)),
-    ({"result": ["no result"]}, remote.ResultRefused, "arrived whole, and cannot be read .*KeyError", None, (1, 1)),
+    (
+        {"poll": [(ANSWER | {"data": None}, 200)]},
+        remote.ResultRefused,
+        "did not say where its result is; run",
+        None,
+        (1, 1),
+    ),
+    (
+        {"poll": [(ANSWER | {"data": "a"}, 200)]},
+        remote.ResultRefused,
+        "did not say where its result is; run",
+        None,
+        (1, 1),
+    ),
+    ({"result": ["truncated"] * 999}, remote.ResultRefused, "its result arrived damaged", "ask", (1, 0)),
+    ({"result": [403] * 999}, remote.ServerUnreachable, "its result cannot be downloaded", "ask", (1, 0)),
+    ({"result": ["no result"]}, remote.ResultRefused, "arrived whole, but cannot be read .*KeyError", None, (1, 1)),
     (
         {"poll": [(ANSWER | {"data": "http://127.0.0.1/\x00"}, 200)] * 999},
         remote.ServerUnreachable,
@@ -238,7 +250,7 @@ def test_a_server_that_is_busy_is_asked_until_the_deadline(llm, loopback, monkey
 def test_a_deadline_that_is_no_number_of_hours_is_named(llm, loopback, monkeypatch, hours):
     monkeypatch.setenv("DEPTH_LIB_DEADLINE", hours)
     with pytest.raises(
-        remote.NotReady, match=f"DEPTH_LIB_DEADLINE is {hours}; set it to a number above 0, or unset it"
+        remote.NotReady, match=f"DEPTH_LIB_DEADLINE must be a number above 0, got {hours}; set it to one, or unset it"
     ):
         ask(llm, loopback)
 
@@ -293,7 +305,7 @@ def test_a_host_whose_name_is_not_known_is_refused_before_a_job_is_kept(llm, mon
     monkeypatch.setattr("socket.getaddrinfo", unknown)
     monkeypatch.setenv("NDIF_HOST", "https://no-such-host.invalid")
     with pytest.raises(
-        dl.RemoteError, match=f"no machine no-such-host.invalid .Name or service.*; correct {variable}, or"
+        dl.RemoteError, match=f"unknown host no-such-host.invalid .Name or service.*; correct {variable}, or"
     ):
         dl.logit_lens(llm, TEXTS, remote=remote)
     assert not journal()
@@ -323,7 +335,7 @@ def test_a_hub_that_cannot_be_asked_for_the_models_name_is_a_remote_error_of_one
     monkeypatch.setenv("NDIF_HOST", "http://127.0.0.1:1")
     monkeypatch.setattr("huggingface_hub.hf_api.HfApi.model_info", lambda *_: get_session().get(constants.ENDPOINT))
     with pytest.raises(
-        dl.RemoteError, match=r"the Hub \(http://127.0.0.1:1\) could not be asked for owner/name"
+        dl.RemoteError, match=r"the Hub \(http://127.0.0.1:1\) cannot be reached to find owner/name"
     ) as error:
         dl.logit_lens(toy, TEXTS, remote=remote)
     assert error.value.retry == "send" and "\n" not in str(error.value) and error.value.__context__ is None

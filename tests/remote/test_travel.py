@@ -101,7 +101,9 @@ def test_an_argument_that_may_look_like_another_is_refused(llm, loopback):
     with loopback.faults() as submitted:
         for argument in (np.zeros(9999), {1, 2}, object(), _factorial):
             name = type(argument).__name__
-            with pytest.raises(remote.NotReady, match=f"a {name} cannot be a remote probe's argument; pass numbers"):
+            with pytest.raises(
+                remote.NotReady, match=f"a {name} cannot be sent to the server as an argument; pass numbers"
+            ):
                 session.run(_factorial, llm, argument, remote=loopback.host)
         assert submitted() == 0
 
