@@ -1,5 +1,6 @@
 """Two models or more, or one before and after training: their effective depths, and the differences."""
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,11 +132,18 @@ def _other_settings(first: Mapping, second: Mapping) -> str:
     """A note on the settings that say which tokens are measured, or through which lens, and differ; else ""."""
     both = [result.get("meta", {}).get("settings", {}) for result in (first, second)]
     said = [
-        f"{name}={values[0]!r:.40} and {values[1]!r:.40}"
+        f"{name}={_brief(values[0])} and {_brief(values[1])}"
         for name, default in _MEASURED.items()
         if (values := [one.get(name, default) for one in both]) and values[0] != values[1]
     ]
     return f"measured differently: {', '.join(said)}" if said else ""
+
+
+def _brief(value: object) -> str:
+    """A setting in a few words."""
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return value["kind"] if isinstance(value, Mapping) and "kind" in value else reprlib.repr(value)
 
 
 def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> Comparison:

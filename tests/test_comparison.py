@@ -68,7 +68,7 @@ def test_the_note_names_settings_by_which_other_tokens_are_measured_or_another_l
     for settings, said in (
         ({"at": "last"}, "measured differently: at='all' and 'last'"),
         ({"generate": 4}, "measured differently: generate=0 and 4"),
-        ({"answers": ["12"]}, r"measured differently: answers=None and \['12'\]"),
+        ({"answers": ["12"]}, r"measured differently: answers=None and a list of 1$"),
         ({"lens": "ridge.pt"}, "measured differently: lens=None and 'ridge.pt'"),
         ({"budget": 5, "all_measures": False, "at": "all"}, ""),
     ):

@@ -32,7 +32,12 @@ def test_without_a_network_each_message_is_one_line_and_nobodys_settings_are_cha
     hub._is_reachable.cache_clear()
     for call, name, kind, words in (
         (dl.load_prompts, "gsm8k", PromptError, "could not load openai/gsm8k for gsm8k from the Hub: Couldn't reach"),
-        (dl.load_model, "Qwen/Qwen2.5-7B", dl.ModelError, "'Qwen/Qwen2.5-7B' is not in the cache, and the Hub cannot"),
+        (
+            dl.load_model,
+            "Qwen/Qwen2.5-7B",
+            dl.ModelError,
+            "'Qwen/Qwen2.5-7B' is neither a folder here nor in the cache, and",
+        ),
     ):
         with pytest.raises(kind, match=f"^{re.escape(words)}.*$"):
             call(name)

@@ -1,10 +1,13 @@
 """What holds for every public function."""
 
+import importlib
 import inspect
+import pkgutil
 
 import pytest
 
 import depth_lib as dl
+from depth_lib.files import Held
 from depth_lib.public import with_checked_kinds
 
 FUNCTIONS = [getattr(dl, name) for name in dl.__all__ if name.islower()]  # not the classes
@@ -29,6 +32,18 @@ def test_an_argument_of_a_plain_kind_is_refused_by_its_name(function):
     for name in PLAIN & {*inspect.signature(function).parameters}:
         with pytest.raises(dl.ParamsError, match=rf"^{function.__name__}: {name} must be .+, got set$"):
             function(**{name: {5}})
+
+
+def test_every_error_of_the_package_is_one_of_four_which_three_names_catch():
+    for module in pkgutil.walk_packages(dl.__path__, "depth_lib."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    kinds, found = [dl.ModelError, dl.ParamsError, dl.ArtifactError, dl.RemoteError], [Exception]
+    for kind in found:
+        found += {*kind.__subclasses__()} - {*found}
+    own = {kind for kind in found if kind.__module__.startswith("depth_lib.")} - {Held}  # a sweep catches it
+    assert len(own) > 10 and all(issubclass(kind, tuple(kinds)) for kind in own), own
+    assert all(issubclass(kind, (ValueError, dl.ArtifactError, dl.RemoteError)) for kind in own)
 
 
 def test_every_kind_is_told_from_the_others_and_none_of_another_annotation():

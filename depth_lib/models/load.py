@@ -392,8 +392,8 @@ def _why(name, source, revision, error):
         errors.RepositoryNotFoundError: "is not on the Hub, or private; check the name, or log in: `hf auth login`",
         errors.RevisionNotFoundError: f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main",
         errors.RemoteEntryNotFoundError: f"is not a file on the Hub; choose one of {page}/tree/{revision or 'main'}",
-        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): f"is not in the cache, and "
-        f"{network}, or use a checkpoint's folder or a toy (toy-8l)",
+        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): "is neither a folder here nor "
+        f"in the cache, and {network}, or use a checkpoint's folder or a toy (toy-8l)",
         MemoryError: 'does not fit in memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True',
     }
     for kinds, answer in answers.items():

@@ -52,7 +52,7 @@ def _cell(row, wide: bool = False) -> str:
     interval = "" if ends == ["open", "open"] else f" [{', '.join(ends)}]"
     published = "" if wide or pd.isna(row.published) else f", published {row.published}"
     passes = float(getattr(row, "passes", "nan"))
-    passes = "" if wide or math.isnan(passes) else f", {passes:g} passes"
+    passes = "" if wide or math.isnan(passes) else f", {round(passes, 2):g} passes"
     return f"{row.ed} ({row.ratio:.2f}){interval}{passes}{published}"
 
 
@@ -106,10 +106,11 @@ def made_from(study: Study) -> pd.DataFrame:
 
 def depth_lines(study: Study) -> list[str]:
     """The effective depths of a study for a terminal: a line for each depth, and for each slope over difficulty."""
-    lines = [
-        f"{row.model} @ {row.dataset}, {' '.join(filter(None, [row.rule, row.variant]))}: {_cell(row)}"
-        for row in rows_of(depths_of(study))
-    ]
+    lines = []
+    for row in rows_of(depths_of(study)):
+        cell = _cell(row)
+        why = "" if pd.isna(row.ed) or "[" in cell else f"; {row.note}"
+        lines += [f"{row.model} @ {row.dataset}, {' '.join(filter(None, [row.rule, row.variant]))}: {cell}{why}"]
     return lines + [line for run, result in study.of("depth_by_difficulty").items() for line in _slopes(run, result)]
 
 

@@ -53,7 +53,9 @@ class Options(Params):
     MODELS: Words = Field(
         [], description='models, instead of --set: names, folders, GGUF files or Hub ids, as "A B" or A,B'
     )
-    DATASETS: Words = Field([], description="names in params/datasets; by default the papers' three")
+    DATASETS: Words = Field(
+        [], description="data sets; by default the papers' three, or for table and status those in OUT"
+    )
     JOBS: int = Field(
         0,
         ge=0,

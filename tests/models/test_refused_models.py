@@ -74,7 +74,7 @@ def test_a_registry_name_stands_for_its_hub_id_even_beside_a_results_folder_of_t
     (tmp_path / "Qwen2.5-Math-7B").mkdir()
     monkeypatch.chdir(tmp_path)
     line = refusal("Qwen2.5-Math-7B", quantization=None)
-    assert "'Qwen2.5-Math-7B' (Qwen/Qwen2.5-Math-7B) is not in the cache" in line
+    assert "'Qwen2.5-Math-7B' (Qwen/Qwen2.5-Math-7B) is neither a folder here nor in the cache" in line
 
 
 def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monkeypatch):
@@ -103,7 +103,10 @@ def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monk
         ("Qwen/Qwen3-8B@v1", "use dl.load_model('Qwen/Qwen3-8B', revision='v1')"),
         ("none.gguf", "'none.gguf' does not exist; check the path"),
         (__file__, "is a file; use a checkpoint folder"),
-        (HUB_ID, f"{HUB_ID!r} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or use a"),
+        (
+            HUB_ID,
+            f"{HUB_ID!r} is neither a folder here nor in the cache, and HF_HUB_OFFLINE forbids the network; unset",
+        ),
     ],
 )
 def test_a_name_that_stands_for_nothing_is_refused(name, message):

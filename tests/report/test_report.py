@@ -12,6 +12,7 @@ import nbformat
 import openpyxl
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from depth_lib.effective_depth.tables import depths
@@ -23,7 +24,7 @@ from depth_lib.results.schemas import ARTIFACTS
 from depth_lib.results.study import Study
 from tests.notebooks import executed_here, printed
 from tests.report.studies import write_depths
-from tests.synthetic import DATASETS, artifact_path, result_of, save
+from tests.synthetic import DATASETS, artifact_path, curves_with_depths, result_of, save
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -136,6 +137,17 @@ def test_the_terminal_has_a_line_for_each_depth_and_each_slope(study, tmp_path):
     assert [line.partition(":")[0] for line in depth_lines(Study(tmp_path))] == [
         f"toy-8l @ sums, depth score by effect on {effect}" for effect in ("layer", "output")
     ]
+
+
+def test_a_line_has_passes_to_two_digits_and_says_why_there_is_no_interval(tmp_path):
+    twice = curves_with_depths(12, None, None, 0)["logit_lens"] | {"layer_passes": torch.arange(12.0) // 6}
+    save(tmp_path, "six-x2", "logit_lens", result=twice)
+    save(tmp_path, "toy-8l", "logit_lens", result=result_of("logit_lens", 8, 2))
+    lines = depth_lines(Study(tmp_path))
+    assert "six-x2 @ gsm8k, overlap: 0 (0.08), 0.17 passes; no interval: the file has no sums per prompt" in lines
+    assert any(
+        re.fullmatch(r"toy-8l .*: \d \(0.\d\d\); no interval: at least 3 prompts .* 2", line) for line in lines
+    ), lines
 
 
 def test_over_models_is_a_table_and_what_was_made_alike_is_one_row(study, published):
