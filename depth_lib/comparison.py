@@ -82,7 +82,7 @@ class Comparison:
         """
         figures = [figure for name in ([kind] if kind else FIGURES) for _, figure in self._drawn(name)]
         if kind and not figures:
-            raise ValueError(f"{kind} is drawn from {KINDS[kind].probe}, which these results do not all have")
+            raise ValueError(f"{kind} needs a result of {KINDS[kind].probe} for each name")
         return figures
 
     def save(self, folder: str | Path) -> list[Path]:

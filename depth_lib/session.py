@@ -108,7 +108,7 @@ def _run_as_jobs(llm, probe, arguments, over, remote, label):
     host_of(remote)
     if llm.dispatched and name and (Path(name) / "config.json").is_file():
         raise NotReady(
-            f"{name_of(llm)} is on this machine; load a model of the server, dl.load_model(hub_id, remote=True)"
+            f"{name_of(llm)} is on this machine; load a model on the server: dl.load_model(hub_id, remote=True)"
         )
     parts = [arguments]
     if over:

@@ -131,7 +131,7 @@ def _tokenized(llm, text, name, generate=0, offsets=False):
                 f"{name} has {len(ids)} tokens, but the model has {limit:.0f} positions; use a shorter text"
             )
         raise ValueError(
-            f"{name} has {len(ids)} tokens, and with {generate} generated ones more than the model's {limit:.0f} "
+            f"{name} has {len(ids)} tokens; with {generate} generated ones it exceeds the model's {limit:.0f} "
             f"positions; generate at most {limit - len(ids) + 1:.0f}, or use a shorter text"
         )
     return ids, spans

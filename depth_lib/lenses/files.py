@@ -233,6 +233,8 @@ def translators(llm: TransformersModel, lens: Any, remote: bool | str) -> dict[s
         n_bytes = sum(tensor.nbytes for tensor in translators.values())
         said = f"the lens has {n_bytes / 2**20:,.0f} MiB, which travel with each job"
         if n_bytes > LARGEST_REQUEST:
-            raise LensError(f"{said}, and a server takes {LARGEST_REQUEST / 2**20:.0f}; load the model on this machine")
+            raise LensError(
+                f"{said}, but a server accepts {LARGEST_REQUEST / 2**20:.0f}; load the model on this machine"
+            )
         say(said)
     return translators

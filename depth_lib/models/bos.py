@@ -21,6 +21,6 @@ def follow(tokenizer: PreTrainedTokenizerBase, adds_bos: bool | None, name: str)
     followed = begins_with_bos(tokenizer) == adds_bos
     then = "the checkpoint is followed" if followed else "this tokenizer cannot be changed: correct its tokenizer.json"
     warn(
-        f"{name}: this version of transformers {'left out' if adds_bos else 'added'} the BOS token, against what the "
-        f"checkpoint says (add_bos_token: {adds_bos}); {then}"
+        f"{name}: this version of transformers {'left out' if adds_bos else 'added'} the BOS token, contrary to "
+        f"the checkpoint (add_bos_token: {adds_bos}); {then}"
     )

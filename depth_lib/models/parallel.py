@@ -34,7 +34,7 @@ def check_ranks(n_ranks: int) -> None:
     if n_ranks in (1, started):
         return
     raise ModelError(
-        f"tensor_parallel={n_ranks} needs {n_ranks} processes, not {started}; run: torchrun --nproc-per-node {n_ranks} "
+        f"tensor_parallel={n_ranks} needs {n_ranks} processes, got {started}; run: torchrun --nproc-per-node {n_ranks} "
         'script.py   (a notebook\'s kernel is one process: there device_map="auto" spreads the blocks over GPUs)'
     )
 
@@ -45,7 +45,7 @@ def check_degree(name: str, config: PreTrainedConfig, n_ranks: int) -> None:
     """
     if n_ranks > 1 and not hasattr(tensor_parallel, "_get_parameter_plan"):  # nnsight reads it at the first trace
         raise ModelError(
-            f"nnsight {nnsight.__version__} cannot read models in slices of transformers {transformers.__version__}; "
+            f"nnsight {nnsight.__version__} cannot read models split by transformers {transformers.__version__}; "
             "pip install transformers==5.22.2"
         )
     try:
@@ -63,6 +63,6 @@ def check_same(llm: TransformersModel, what: str, value: object) -> None:
     different = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
     if different:
         raise RuntimeError(
-            f"{what}: rank {', '.join(different)} makes a different call from rank 0; every rank must make the same "
+            f"{what}: rank {', '.join(different)} made a different call from rank 0's; every rank must make the same "
             "calls, with the same arguments"
         )

@@ -58,7 +58,7 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
         found = architecture(once.config, once)
     except ArchitectureError as error:
         raise ArchitectureError(
-            f"dl.unroll takes a model whose forward pass is one stack of blocks: {error}"
+            f"dl.unroll needs a model whose forward pass is one stack of blocks: {error}"
         ) from error
     n_blocks = found.n_layers
     unrolled = in_order(once, found.blocks, [*range(n_blocks)] * passes)

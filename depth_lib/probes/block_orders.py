@@ -94,7 +94,9 @@ def _orders(orders, n_layers):
         raise ValueError(f"orders must be lists of block numbers, or some of {', '.join(KINDS)}, got {orders!r}")
     found = [order for name in names for order in orders_of(name, n_layers)]
     if not found:
-        raise ValueError(f"a model of {n_layers} blocks has no {' or '.join(names)} of the default sizes")
+        raise ValueError(
+            f"a model of {n_layers} blocks has no {' or '.join(names)} of default size; pass lists of block numbers"
+        )
     return found
 
 

@@ -64,7 +64,7 @@ def choice_accuracy(
     arch = verified_arch(llm) if removed is None and order is None else arch_to_change(llm)
     if removed:
         if order is not None:
-            raise ValueError("give removed or order, not both: an order may lack blocks")
+            raise ValueError("pass only one of removed and order (an order may leave out blocks)")
         order = order_without(*stretch_of(removed), arch.n_layers)
     orders = [] if order is None else [checked_order(order, arch.n_layers)]
     log_probs, picked, right, _ = endings_scored(llm, arch, choices, orders, remote, budget)

@@ -53,7 +53,7 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     """
     arch, (ids, places, tokens) = verified_arch(llm), answer_span(llm, question, answer)
     if not arch.parts:
-        raise ValueError("attention and MLP of this model cannot be told apart, so it has no direct effects")
+        raise ValueError("attention and MLP cannot be told apart in this model, so it has no direct effects")
     result = run(measure_direct_effects, llm, arch, ids, places, remote=remote)
     if not all(value.isfinite().all() for value in result.values()):
         raise ValueError("direct_effects: a value is not finite; weights are damaged, or numbers overflow")

@@ -269,8 +269,7 @@ class Job(RemoteBackend):
             wait=PAUSES,
             stop=stop_before_delay(patience),
             before_sleep=lambda tried: (
-                tried.attempt_number == 3
-                and say(f"asking again for up to {patience:.0f} s: {tried.outcome.exception()}")
+                tried.attempt_number == 3 and say(f"retrying for up to {patience:.0f} s: {tried.outcome.exception()}")
             ),
             reraise=True,
         )(self._named, ask, submitting)

@@ -69,8 +69,8 @@ def host_and_key(remote: bool | str) -> tuple[str, str]:
     # httpx's error for a line break in a key would show the key
     if not re.fullmatch("[!-~]+", key) and (key or host == host_of(True)):
         raise NotReady(
-            f"there is no NDIF key for {host}, or it has characters that no key has; get one at https://login.ndif.us "
-            "and put it into the environment variable (or Colab secret) NDIF_API_KEY, never into the notebook"
+            f"there is no NDIF key for {host}, or it has invalid characters; get one at https://login.ndif.us and set "
+            "the environment variable (or Colab secret) NDIF_API_KEY to it, never in the notebook itself"
         )
     _check_name(host, "NDIF_HOST" if remote is True else "remote")
     return host, key

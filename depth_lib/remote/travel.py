@@ -100,8 +100,8 @@ def _public_name(function):
             digest = hashlib.sha256(source.encode()).hexdigest()[:16]
             return f"{function.__module__.replace('.', '/')}.py#{digest}"
     raise NotReady(
-        f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, so that what "
-        "travels is what you see (a function typed at a prompt has none: define it in a file or a cell)"
+        f"the source of {function.__qualname__} was edited after it was imported; restart the kernel to send the "
+        "current code (a function typed at a prompt has no source: define it in a file or a cell)"
     )
 
 

@@ -73,7 +73,7 @@ def empty_cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("says", [True, False, None])
-@pytest.mark.filterwarnings("ignore:.*against what the checkpoint says")
+@pytest.mark.filterwarnings("ignore:.*contrary to the checkpoint")
 def test_a_gguf_files_own_word_on_bos_is_followed_or_else_what_llama_cpp_does(kind, says, tmp_path):
     file = written(kind, tmp_path / f"{kind}.gguf", says)
     first = dl.load_model(file).tokenizer
@@ -123,7 +123,7 @@ def test_code_beside_a_gguf_file_is_not_run_whatever_is_answered(tmp_path, monke
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.filterwarnings("ignore:.*against what the checkpoint says")
+@pytest.mark.filterwarnings("ignore:.*contrary to the checkpoint")
 def test_a_gguf_file_is_dequantised_once_wherever_it_lies_and_again_when_it_changes(tmp_path, capfd):
     folders = [dequantised(written("llama", tmp_path / "a.gguf", says), torch.float32) for says in (True, False)]
     (tmp_path / "elsewhere").mkdir()

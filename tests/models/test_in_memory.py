@@ -129,7 +129,7 @@ def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, toke
     )
     assert "a str is not a transformers tokenizer; pass one from AutoTokenizer" in line(model, "toy-4l")
     bert = AutoModel.from_config(BertConfig(vocab_size=112, hidden_size=32, num_attention_heads=4))
-    assert "a BertModel has no head that gives logits" in line(bert, tokenizer)
+    assert "a BertModel has no head that computes logits" in line(bert, tokenizer)
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=112, d_model=32, num_layers=1, num_heads=2))
     assert "a T5ForConditionalGeneration is an encoder-decoder; use a decoder-only" in line(t5, tokenizer)
     packed = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)

@@ -30,7 +30,7 @@ def test_two_ranks_give_what_one_process_gives_and_both_the_same_bits(tmp_path, 
 
 
 def test_outside_of_torchrun_the_error_names_the_command():
-    with pytest.raises(ModelError, match=r"tensor_parallel=2 needs 2 processes, not 1; run: t"):
+    with pytest.raises(ModelError, match=r"tensor_parallel=2 needs 2 processes, got 1; run: t"):
         dl.load_model("toy-4l", tensor_parallel=2)
 
 

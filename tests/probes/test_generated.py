@@ -88,6 +88,6 @@ def test_more_tokens_than_the_model_has_positions_are_refused_like_a_prompt(fami
     llm = dl.load_model(save_family(family, tmp_path, char_tokenizer(bos=False)))
     text = "x" * 250
     assert dl.logit_lens(llm, [text], generate=7)["n_tokens"] <= 7
-    line = "prompt 0 has 250 tokens, and with 8 generated ones more than the model's 256 positions; generate at most 7"
+    line = "prompt 0 has 250 tokens; with 8 generated ones it exceeds the model's 256 positions; generate at most 7"
     with pytest.raises(ValueError, match=line):
         dl.logit_lens(llm, [text], generate=8)

@@ -294,7 +294,7 @@ def test_a_host_where_nobody_listens_is_named_and_how_long_it_is_asked(llm, monk
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(remote.ServerUnreachable, match="ConnectError.*check the host"):
             dl.logit_lens(llm, TEXTS, remote=f"http://127.0.0.1:{taken.getsockname()[1]}")
-    assert "asking again for up to 1 s: the server could not be reached (ConnectError" in capfd.readouterr().err
+    assert "retrying for up to 1 s: the server could not be reached (ConnectError" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("remote", "variable"), [(True, "NDIF_HOST"), ("http://no-such-host.invalid", "remote")])

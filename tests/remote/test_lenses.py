@@ -34,7 +34,7 @@ def test_a_lens_travels_and_gives_the_local_numbers(llm, loopback):
 
 def test_a_lens_that_is_too_large_to_send_is_refused_in_one_line(llm, loopback, monkeypatch):
     monkeypatch.setattr(files, "LARGEST_REQUEST", 1000)
-    with pytest.raises(LensError, match="^the lens has 0 MiB, which travel with each job, and a server takes 0") as e:
+    with pytest.raises(LensError, match="^the lens has 0 MiB, which travel with each job, but a server accepts 0") as e:
         dl.logit_lens(llm, TEXTS, lens=some_lens(llm), remote=loopback.host)
     assert "\n" not in str(e.value)
 

@@ -93,7 +93,7 @@ def test_an_edited_helper_never_returns_an_older_answer(llm, loopback, edited):
 @pytest.mark.parametrize("expression", ["4 * sum(ids)", "4 * (sum(ids)"])
 def test_an_edit_that_was_not_imported_again_is_refused_be_it_python_or_not(llm, loopback, edited, expression):
     probe = edited(expression, reload=False)
-    with pytest.raises(remote.NotReady, match="was edited after it was imported: restart the kernel"):
+    with pytest.raises(remote.NotReady, match="was edited after it was imported; restart the kernel"):
         session.run(probe, llm, [1, 2], remote=loopback.host)
 
 
