@@ -132,18 +132,15 @@ def _other_settings(first: Mapping, second: Mapping) -> str:
     """A note on the settings that say which tokens are measured, or through which lens, and differ; else ""."""
     both = [result.get("meta", {}).get("settings", {}) for result in (first, second)]
     said = [
-        f"{name}={_brief(values[0])} and {_brief(values[1])}"
+        f"{name}={_short(values[0])} and {_short(values[1])}"
         for name, default in _MEASURED.items()
         if (values := [one.get(name, default) for one in both]) and values[0] != values[1]
     ]
     return f"measured differently: {', '.join(said)}" if said else ""
 
 
-def _brief(value: object) -> str:
-    """A setting in a few words."""
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    return value["kind"] if isinstance(value, Mapping) and "kind" in value else reprlib.repr(value)
+def _short(value: object) -> str:
+    return f"a list of {len(value)}" if isinstance(value, list) else reprlib.repr(value)
 
 
 def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> Comparison:

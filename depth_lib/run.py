@@ -504,13 +504,12 @@ class Run:
         llm = untrained(self.llm) if changed == RANDOM else self.llm  # loading is not the probe's time
         with journalled(path) as jobs:  # finds a remote job again that outlives this process
             start = time.perf_counter()
-            texts = self._texts(probe, llm, changed)
-            result = self._call(probe, llm, changed, texts)
+            result = self._call(probe, llm, changed)
             seconds = round(time.perf_counter() - start, 3)
             if self.path(probe, **changed).exists():  # by an earlier version
                 path.unlink()
             self._note(path, probe)
-            save_artifact(path, result, self._meta(probe, llm, changed, texts) | {"seconds": seconds, "jobs": jobs})
+            save_artifact(path, result, self._meta(probe, changed, result["meta"]) | {"seconds": seconds, "jobs": jobs})
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
         return load_artifact(path)
 
@@ -550,14 +549,14 @@ class Run:
         generate = changed.get("generate", 0)  # the probe refuses what is not a whole number
         return fitting(llm, texts, _TEXT_OF.get(reads, str), generate if isinstance(generate, int) else 0)
 
-    def _call(self, probe: str, llm: Any, changed: Mapping, texts: list | None) -> dict:
+    def _call(self, probe: str, llm: Any, changed: Mapping) -> dict:
         """Call the probe's function; layer effects in both modes."""
         import depth_lib as dl
 
         row = ARTIFACTS[probe]
         how = {"remote": self.remote, **self.settings(probe), **(changed if changed != RANDOM else {})}
         if row.reads:
-            how["baseline_prompts" if row.reads == "baseline" else row.reads] = texts
+            how["baseline_prompts" if row.reads == "baseline" else row.reads] = self._texts(probe, llm, changed)
         function = getattr(dl, row.function or probe)
         how |= {"answers": self.responses} if self._measures_responses(probe, changed) else {}
         modes = how.pop("modes", None)
@@ -572,20 +571,16 @@ class Run:
         can = "answers" in inspect.signature(getattr(dl, ARTIFACTS[probe].function or probe)).parameters
         return self.has_responses and can and not {"generate", "answers", "at"} & changed.keys()
 
-    def _meta(self, probe: str, llm: Any, changed: Mapping, texts: list | None) -> dict:
-        """The provenance of a result that was just computed."""
-        from .results.origin import of_texts, origin, plain
-
-        params, found, settings = self.params, origin(llm, self.remote), self.settings(probe) | dict(changed)
-        if self._measures_responses(probe, changed):
-            settings["answers"] = plain(self.responses)
-        meta = found | self.made_from(probe) | {"settings": settings}
-        meta |= {"model": self.model, "dataset": self.dataset, "seed": params.SEED}
+    def _meta(self, probe: str, changed: Mapping, found: dict) -> dict:
+        """The provenance of a result that was just computed. found: what the probe itself recorded."""
+        answers = {name: value for name, value in found["settings"].items() if name == "answers"}
+        meta = found | self.made_from(probe) | {"settings": self.settings(probe) | dict(changed) | answers}
+        meta |= {"model": self.model, "dataset": self.dataset, "seed": self.params.SEED}
         if changed == RANDOM:
             meta |= {"dtype": "float32", "quantization": "none", "weights": "random"}
         if self.on_server:
             meta["dtype"] = found.get("dtype", meta["dtype"])
-        return meta | of_texts(texts)
+        return meta
 
 
 @contextlib.contextmanager

@@ -110,8 +110,7 @@ def model_hash(llm: TransformersModel) -> str:
     """16 hexadecimal digits of a hash of all that a model computes with: every module's parameters, buffers, hooks and
     attributes in their places, and the config. Names stand for weights on a server.
     """
-    config = {name: value for name, value in llm.config.to_dict().items() if name not in _NAMES}
-    found: list = [config, getattr(llm.config, "_attn_implementation", None)]
+    found: list = [llm.config.to_dict() | dict.fromkeys(_NAMES), getattr(llm.config, "_attn_implementation", None)]
     for path, module in llm._module.named_modules(remove_duplicate=False):  # a block counts in each of its places
         own = {name: value for name, value in vars(module).items() if not re.fullmatch(_OF_ENGINES, name)}
         found.append((path, {n: [*v.values()] if n.endswith("_hooks") and v else v for n, v in own.items()}))
@@ -119,13 +118,13 @@ def model_hash(llm: TransformersModel) -> str:
 
 
 def _summary(value: object) -> object:
-    """For JSON: of a tensor its shape, dtype and the sum of its bits, which no device rounds; else a name."""
+    """For JSON: a name; of a tensor its dtype, and the sum of its bits, which no device rounds."""
     if not isinstance(value, torch.Tensor):
         return getattr(value, "__qualname__", type(value).__name__)
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(value.element_size(), torch.uint8)
     with suppress(RuntimeError, NotImplementedError):  # a meta tensor; a subclass that cannot be viewed
-        return [*value.shape], str(value.dtype), value.detach().view(bits).sum(dtype=torch.int64).item()
-    return [*value.shape], str(value.dtype)
+        return f"{value.dtype} {value.detach().view(bits).sum(dtype=torch.int64)}"
+    return str(value.dtype)
 
 
 def running(llm: TransformersModel) -> dict[str, str | bool | None]:
