@@ -1,7 +1,9 @@
 """Atomic writes, files moved aside instead of overwritten, and locks."""
 
 import contextlib
+import hashlib
 import itertools
+import json
 import os
 import socket
 import tempfile
@@ -69,8 +71,17 @@ def move_aside(path: Path, reason: str) -> Path:
     return path.rename(next(name for name in names if not name.exists()))
 
 
+def _linked(path: Path) -> Path:
+    """The file that a symbolic link points to; any other path as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Write files so that each appears complete or not at all, in this order, and none unless all could be written."""
+    """Write files so that each appears complete or not at all, in this order, and none unless all could be written.
+
+    A symbolic link stays, and the file that it points to is written.
+    """
+    contents = {_linked(path): content for path, content in contents.items()}
     temporary = {path: path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part") for path in contents}
     try:
         for path, part in temporary.items():
@@ -88,10 +99,28 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
 def write_beside(contents: Mapping[Path, bytes], ours: Callable = lambda content: False) -> None:
     """`write_together`, after renaming each file there to `<name>.replaced-1`, unless it is the same or `ours`."""
     for path, content in contents.items():
+        path = _linked(path)
         there = path.read_bytes() if path.is_file() else None
         if path.exists() and there != content and not ours(there):
             move_aside(path, "replaced")
     write_together(contents)
+
+
+def write_again(contents: Mapping[Path, bytes]) -> None:
+    """`write_beside` for files of one folder, which replaces what this function wrote there before.
+
+    `.written` in the folder has the hash of each of these files.
+    """
+    record, hashes = next(iter(contents)).parent / ".written", {}
+    with contextlib.suppress(OSError, ValueError):
+        hashes = dict(json.loads(record.read_bytes()))
+    write_beside(contents, lambda there: there is not None and _hash(there) in hashes.values())
+    hashes |= {path.name: _hash(content) for path, content in contents.items()}
+    write_together({record: json.dumps(hashes, indent=1).encode()})
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 class Held(Exception):

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from ..effective_depth.rules import RULES
 from ..effective_depth.tables import CONTROL, published_depths
-from ..files import write_together
+from ..files import write_again
 from ..params import TRAINING, facts_of, in_order, listed
 from ..results.result import Result, fitting
 from ..results.study import Study
@@ -187,7 +187,7 @@ def save_figures(study: Study, folder: str | Path) -> dict[str, list[Path]]:
     return {name: paths for name, paths in pictures.items() if paths}
 
 
-def save(figure: Figure, path: Path, put: Callable = write_together) -> Path:
+def save(figure: Figure, path: Path, put: Callable = write_again) -> Path:
     """Write a figure as .png, and as .pdf beside it, with one layout; the same results give the same bytes.
 
     put: the function that writes both files.

@@ -7,6 +7,8 @@ from pathlib import Path
 from nbconvert import HTMLExporter
 from nbconvert.preprocessors import TagRemovePreprocessor
 
+from ..files import write_again
+
 # Pictures and cells as wide as the screen at most; a wide table scrolls by itself. Text begins where pictures do.
 _STYLE = """<style>
 body { max-width: 76rem; margin: auto; padding: 0 1rem; }
@@ -35,5 +37,5 @@ def write_page(notebook: str | Path) -> Path:
         problem = str(error).splitlines()[0].rstrip(":")
         raise ValueError(f"{path} was not written: {problem}; run: pip install --force-reinstall nbconvert") from error
     body = re.sub(r'<script[^>]* src=""[^>]*>\s*</script>', "", body)  # nothing is fetched
-    path.write_text(body.replace("</head>", _STYLE, 1), encoding="utf-8")
+    write_again({path: body.replace("</head>", _STYLE, 1).encode()})
     return path

@@ -1,5 +1,6 @@
 """The table of effective depths: one Styler, written as HTML, TeX and a workbook; and where the numbers come from."""
 
+import io
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from ..effective_depth.intervals import Estimate
 from ..effective_depth.over_models import over_models
 from ..effective_depth.rules import RULES
 from ..effective_depth.tables import depths as depths_of
+from ..files import write_again
 from ..results.study import Study
 
 MISSING = "–"
@@ -64,20 +66,29 @@ def rows_of(frame: pd.DataFrame) -> list[Any]:
 def write_tables(depths: pd.DataFrame, folder: str | Path) -> list[Path]:
     """Write effective_depth.csv (a row per depth), .tex (for booktabs and xcolor) and .xlsx (both, and `over_models`).
 
-    Without any depth, only the first is written.
+    Without any depth, only the first is written. Other files of these names are renamed to `<name>.replaced-1`.
     """
-    csv, tex, xlsx = paths = [Path(folder) / f"effective_depth.{ending}" for ending in ("csv", "tex", "xlsx")]
-    depths.to_csv(csv, index=False)
-    if depths.empty:
-        return [csv]
+    csv, tex, xlsx = (Path(folder) / f"effective_depth.{ending}" for ending in ("csv", "tex", "xlsx"))
+    contents = {csv: depths.to_csv(index=False).encode()}
+    if not depths.empty:
+        contents |= {tex: _tex(depths).encode(), xlsx: _workbook(depths)}
+    write_again(contents)
+    return [*contents]
+
+
+def _tex(depths: pd.DataFrame) -> str:
     wide = depth_table(depths, wide=True)
     escaped = wide.format(escape="latex").format_index(escape="latex", axis=0).format_index(escape="latex", axis=1)
-    escaped.to_latex(tex, hrules=True, convert_css=True, multicol_align="c")
-    with pd.ExcelWriter(xlsx) as book:
-        wide.to_excel(book, sheet_name="Effective depth")
-        depths.to_excel(book, sheet_name="Every depth", index=False)
-        over_models(depths).to_excel(book, sheet_name="Over models", index=False)
-    return paths
+    return escaped.to_latex(hrules=True, convert_css=True, multicol_align="c")
+
+
+def _workbook(depths: pd.DataFrame) -> bytes:
+    book = io.BytesIO()
+    with pd.ExcelWriter(book) as sheets:
+        depth_table(depths, wide=True).to_excel(sheets, sheet_name="Effective depth")
+        depths.to_excel(sheets, sheet_name="Every depth", index=False)
+        over_models(depths).to_excel(sheets, sheet_name="Over models", index=False)
+    return book.getvalue()
 
 
 def over_models_table(depths: pd.DataFrame) -> pd.DataFrame:

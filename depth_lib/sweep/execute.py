@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..files import CANNOT_WRITE, Held, hold
+from ..files import CANNOT_WRITE, Held, hold, write_again
 from ..params import INSTALLED
 from ..progress import LOG
 
@@ -108,7 +108,8 @@ class Notebook:
         passed = "{:02.0f}:{:02.0f}".format(*divmod(round(time.time() - self.start), 60))
         status = self.child.returncode if self.child else None
         if status == 0 and not self.lacking():
-            self.partial.replace(self.path)
+            write_again({self.path: self.partial.read_bytes()})
+            self.partial.unlink()
             say(f"{self.title}: done in {passed}")
             return True
         why = why_failed(self.partial) if status else f"it ended without {', '.join(self.lacking())}"

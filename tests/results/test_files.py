@@ -11,6 +11,7 @@ import torch
 import depth_lib as dl
 from depth_lib import files as storage
 from depth_lib.results.artifacts import escape_token, load_artifact, save_artifact
+from depth_lib.results.result import Result
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, parse_name
 from depth_lib.results.study import Study, frame_of
 from tests.synthetic import TOKENS, artifact_path, result_of, write_as_the_papers
@@ -72,6 +73,44 @@ def test_a_result_with_wrong_keys_shapes_or_values_is_refused_and_nothing_is_wri
     with pytest.raises(ArtifactError, match=f"{path.name} was not written: .*{message}"):
         save_artifact(path, result, META)
     assert not path.parent.exists()
+
+
+@pytest.mark.parametrize("name", ["x\0.pt", "x\ud800.pt"])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, name):
+    with pytest.raises(ArtifactError, match="was not written: .*use another path"):
+        Result("logit_lens", result_of("logit_lens", 8)).save(tmp_path / name)
+
+
+def test_a_link_stays_and_the_file_that_it_points_to_is_written(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    link, there, nowhere = tmp_path / "link.pt", tmp_path / "scratch/there.pt", tmp_path / "none.pt"
+    result = Result("logit_lens", result_of("logit_lens", 8))
+    link.symlink_to("scratch/there.pt")
+    for _ in range(2):
+        assert result.save(link) == link
+        assert link.is_symlink() and torch.equal(load_artifact(there)["res_kl_divs"], result["res_kl_divs"])
+    there.write_text("a diary")
+    result.save(link)
+    assert (tmp_path / "scratch/there.pt.replaced-1").read_text() == "a diary" and link.is_symlink()
+    nowhere.symlink_to("/nowhere/x.pt")
+    with pytest.raises(ArtifactError, match="none.pt was not written: No such file"):
+        result.save(nowhere)
+    assert nowhere.is_symlink() and not [*tmp_path.rglob(".*")]
+
+
+def test_what_is_written_again_replaces_only_what_was_written_before(tmp_path):
+    report, table = tmp_path / "report.html", tmp_path / "table.csv"
+    report.write_text("my own")
+    for number in range(3):
+        storage.write_again({report: b"%d" % number, table: b"same"})
+    assert report.read_text() == "2" and (tmp_path / "report.html.replaced-1").read_text() == "my own"
+    table.write_text("edited")
+    storage.write_again({table: b"new"})
+    assert table.read_text() == "new" and (tmp_path / "table.csv.replaced-1").read_text() == "edited"
+    (tmp_path / ".written").write_text("damaged")
+    storage.write_again({report: b"3"})
+    assert (tmp_path / "report.html.replaced-2").read_text() == "2", "it is not known whose that is"
+    assert len([*tmp_path.iterdir()]) == 6
 
 
 class Code:
