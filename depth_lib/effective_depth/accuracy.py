@@ -38,13 +38,16 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
     The interval is Wald's, with half a question added to each cell of the 2 × 2 table (right or wrong, before and
     after).
 
-    Raises ValueError for different numbers of choices.
+    Raises ValueError for different choices, as far as the results say which.
     Source: Agresti and Min 2005, Statistics in Medicine 24.
     Cost: no forward pass.
     """
     right, still = _right(before), _right(after)
     if len(right) != len(still):
         raise ValueError(f"got {len(right)} choices before and {len(still)} after; use the same choices both times")
+    hashes = {result.get("meta", {}).get("prompts_hash") for result in (before, after)} - {None}
+    if len(hashes) == 2:
+        raise ValueError("before and after were measured on different choices; use the same ones, in the same order")
     return Estimate(*paired_change(len(right), int((~right & still).sum()), int((right & ~still).sum())))
 
 

@@ -29,7 +29,7 @@ def deep_thinking_ratio(
     The embeddings, j = 0, count as a layer too.
 
     - result: from `logit_lens` with generate= or answers=, one response per prompt
-    - g: bits; values other than 0.5 need per_token=True in the lens
+    - g: from 0 to 1 bit; values other than 0.5 need per_token=True in the lens
     - rho: ρ, the share of the layers after which a token must settle to be deep-thinking
     - correct: whether each response is right, numbers or booleans
 
@@ -41,7 +41,8 @@ def deep_thinking_ratio(
       Wright 2000). NaN if all responses are right or all are wrong
 
     Raises ValueError for a result without responses or settling layers, for a g other than 0.5 if the result has no
-    `jsd`, or if `correct` has the wrong length.
+    `jsd`, or if `correct` has the wrong length
+    or a value that is not finite.
     `dl.plot("late_tokens", result | {"correct": correct})` draws it.
     Source: Chen et al. 2026 (arXiv 2602.13517). Cost: no forward pass.
     """
@@ -52,6 +53,8 @@ def deep_thinking_ratio(
         )
     if not 0 < rho <= 1:
         raise ValueError(f"rho must be a fraction between 0 and 1, such as {LATE}, got {rho}")
+    if not 0 <= g <= 1:
+        raise ValueError(f"g must be between 0 and 1 bit, the largest divergence, got {g}")
     n_layers, settling = len(fitting(result)["res_settled"]), [as_array(layers) for layers in result["settling"]]
     if g != SETTLED:
         if "jsd" not in result:
@@ -67,6 +70,8 @@ def deep_thinking_ratio(
         right = as_array(correct).astype(float)
         if right.shape != (len(frame),):
             raise ValueError(f"correct must have one value per response, shape ({len(frame)},), got {right.shape}")
+        if not np.isfinite(right).all():
+            raise ValueError(f"correct is {right[~np.isfinite(right)][0]:g} for a response; leave that response out")
         frame["correct"] = right
         names = ("correlation", "correlation_low", "correlation_high")
         frame.attrs |= dict(zip(names, _correlation(frame.ratio, frame.correct), strict=True))

@@ -4,6 +4,7 @@ import datetime
 import functools
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -48,7 +49,7 @@ def origin(llm: TransformersModel, remote: bool | str) -> dict:
     """The model as it ran: name, commit, hash, passes, dtype, where, its check, versions and date."""
     record = known(llm)
     found = {
-        "model": Path(name_of(llm)).name.removesuffix(".gguf"),
+        "model": re.sub(r"(?i)\.gguf$", "", Path(name_of(llm)).name),
         "commit": getattr(llm.config, "_commit_hash", None),
         "model_hash": model_hash(llm),
         "passes": getattr(llm.config.get_text_config(), "layer_passes", [0])[-1] + 1,

@@ -217,7 +217,8 @@ MAPS = Schema(
     "M N: relative; N: relative_mean best; P: n_tokens; P M N: relative_sums",
     settings={"what": "residual"},
 )
-SCHEMAS = ARTIFACTS | {"linear_map": MAPS, "choice_accuracy": Schema("choice_accuracy", "1: chance")}
+CHOICES = Schema("choice_accuracy", "1: chance", "C: correct unchanged_correct; C E: log_probs; 1: acc acc_norm")
+SCHEMAS = ARTIFACTS | {"linear_map": MAPS, "choice_accuracy": CHOICES}
 _STEMS = {row.file.removesuffix("_{n}exps"): probe for probe, row in ARTIFACTS.items()}
 
 

@@ -178,13 +178,14 @@ def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
     """The columns layer, key, value and column of `load_results`, of one probe's result."""
     frames = [pd.DataFrame(columns=["layer", "key", "value", "column"])]
     for key, shape in SCHEMAS[probe].shapes.items():
-        several = {"K": "levels", "N": "removal_sizes"}.get(shape[0])  # what the values of the first axis are
+        axis = {"K": "levels", "N": "removal_sizes"}.get(shape[0])  # what the values of the first axis are
+        several = axis if axis in result else None
         of_layers = shape[2:] if several else shape
-        if shape == "K" and key in result and key != several:  # of orders, or of blocks in turn
+        if shape in ("K", "C") and key in result and key != several:  # of orders, of blocks in turn, or of choices
             values = np.asarray(result[key], float)
             at = {"layer": pd.array([pd.NA] * len(values), "Int64"), "column": range(len(values))}
             frames.append(pd.DataFrame(at | {"key": key, "value": values}))
-        if key not in result or not of_layers.startswith("L") or len(of_layers.split()) > 2:
+        if key not in result or of_layers[:1] not in ("L", "M", "N") or len(of_layers.split()) > 2:
             continue
         by_name = {key: result[key]}
         if several:
@@ -192,7 +193,7 @@ def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
         for name, values in by_name.items():
             values = np.asarray(values, float).reshape(len(values), -1)
             layer, column = np.indices(values.shape).reshape(2, -1)
-            if of_layers in ("L", "L+1", "L 1"):  # a curve
+            if of_layers in ("L", "L+1", "L 1", "N"):  # a curve
                 column = pd.NA
             frames.append(pd.DataFrame({"layer": layer, "key": name, "value": values.flatten(), "column": column}))
     return pd.concat(frames[1:] or frames, ignore_index=True).astype({"column": "Int64"})

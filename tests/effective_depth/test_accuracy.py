@@ -25,6 +25,11 @@ def test_a_change_is_that_of_the_same_questions():
     assert (found.value, found.low, found.high) == pytest.approx((-0.1, -0.1700, -0.0261), abs=1e-4)
     with pytest.raises(ValueError, match="100 choices before and 10 after; use the same choices both times"):
         accuracy_change(before, of([1] * 10))
+    of_texts = [of([1, 0]) | {"meta": {"prompts_hash": texts}} for texts in ("ab", "cd")]
+    with pytest.raises(ValueError, match="before and after were measured on different choices"):
+        accuracy_change(*of_texts)
+    for other in (of_texts[0], of([1, 0])):
+        assert accuracy_change(of_texts[0], other).value == 0
 
 
 @pytest.mark.parametrize("result", [of([]), of([[0, 1]]), {"acc": 1}, [0, 1]])

@@ -73,6 +73,10 @@ def test_what_deep_thinking_lacks_is_named():
         ({"rho": 0}, "rho must be a fraction between 0 and 1, such as 0.85, got 0"),
         ({"rho": 1.01}, "rho must be .*, got 1.01"),
         ({"g": 0.4}, "g=0.4 needs the divergence of each token"),
+        ({"g": -1}, "g must be between 0 and 1 bit, the largest divergence, got -1"),
+        ({"g": 5}, "g must be between 0 and 1 bit"),
+        ({"g": float("nan")}, "g must be a number, got nan"),
+        ({"correct": [np.nan]}, "correct is nan for a response; leave that response out"),
         ({"correct": [1, 0]}, r"correct must have one value per response, shape \(1,\), got \(2,\)"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 
 import depth_lib as dl
 from depth_lib.results.result import Result
@@ -40,6 +41,23 @@ def test_numbers_of_orders_have_the_orders_number_as_their_column(tmp_path):
         assert mine.value.tolist() == result[key].tolist() and mine.layer.isna().all()
         assert mine.column.tolist() == [*range(len(result[key]))]
         assert Result(probe, result).to_frame().query(f"key == '{key}'").value.tolist() == mine.value.tolist()
+
+
+def test_choices_and_maps_between_two_models_are_tables_too(toy):
+    choices = dl.choice_accuracy(toy, [("5 + 7 = ", ["12", "13"], 0), ("1 + 2 = ", ["4", "5"], 1)])
+    frame = choices.to_frame()
+    assert frame.value.tolist() == choices["correct"].tolist() and {*frame.key} == {"correct"}
+    assert frame.layer.isna().all() and frame.column.tolist() == [0, 1]
+    M, N = 3, 5
+    relative = torch.rand(M, N)
+    values = {"relative": relative, "relative_mean": torch.rand(N), "best": relative.argmin(0).float()}
+    values |= {"n_tokens": torch.ones(2), "relative_sums": torch.rand(2, M, N)}
+    frame = Result("linear_map", values).to_frame()
+    errors = frame[frame.key == "relative"].pivot(index="layer", columns="column", values="value")
+    assert errors.to_numpy().tolist() == relative.tolist()
+    best = frame[frame.key == "best"]
+    assert best.value.tolist() == values["best"].tolist() and best.layer.tolist() == [*range(N)]
+    assert best.column.isna().all() and len(frame) == M * N + 2 * N
 
 
 def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp_path):
