@@ -20,6 +20,7 @@ from .effective_depth.intervals import FEWEST, Estimate, NoInterval, half_width
 from .effective_depth.rules import as_array
 from .lenses.regression import means, moments, root_weights, solved, with_ones
 from .models.check import name_of, verified_arch
+from .models.errors import overflow
 from .params import not_among
 from .progress import steps
 from .residual.states import states
@@ -44,7 +45,7 @@ def linear_maps(
     [0.0, 1.0, 2.0, 3.0, 4.0]
 
     - source, target: from `load_model`, with the same tokenizer
-    - texts: list of strings; every tenth is held out
+    - texts: list of strings; the first of every ten is held out
     - what: "residual" (h_0 to h_L) or "contribution" (a_l + m_l of each block)
 
     Returns a dict of float32 tensors, with M + 1 source and N + 1 target layers (contributions: M and N):
@@ -66,7 +67,10 @@ def linear_maps(
     fit, test = _split(source, target, texts)
     n_fit = sum(map(len, fit))
     if n_fit < 4 * width:
-        raise ValueError(f"{n_fit} tokens are too few to fit maps of {width} inputs; use at least {4 * width}")
+        raise ValueError(
+            f"{n_fit} tokens are too few to fit maps of {width} inputs; use at least {4 * width} (the first of every "
+            f"{HELD_OUT} texts is held out)"
+        )
     lengths = torch.tensor([len(ids) for ids in test])
     with tempfile.TemporaryDirectory(prefix="linear_maps") as folder:
         x, y = (_Stored(Path(folder, name), llm, fit + test, what) for name, llm in (("x", source), ("y", target)))
@@ -146,7 +150,9 @@ class _Stored:
         for ids in steps(texts, f"states of {name_of(llm)}"):
             found = run(states, llm, arch, ids, what)["states"].float()
             if not torch.isfinite(found).all():
-                raise ValueError(f'the states of {name_of(llm)} are not finite; load it with dtype="float32"')
+                raise ValueError(
+                    f"the states of {name_of(llm)} are not finite; weights are damaged{overflow(llm.dtype)}"
+                )
             place = slice(done, done := done + len(ids))
             self.largest[:, place] = found.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
             self.values[:, place] = (found / self.largest[:, place]).half().numpy()

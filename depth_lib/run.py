@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -76,7 +77,8 @@ def resolved(given: Mapping) -> Params:
     checkpoint = checkpoint_of(given.get("MODEL_ID") or of_model["MODEL_ID"])
     if checkpoint and checkpoint.resolve().parent == toy_path("toy-8l").resolve().parent:
         of_model = {"SOURCE": "embedded"} | of_model  # what toys were trained on
-    if given.get("DATASET", "gsm8k") not in SAMPLES and "SOURCE" in of_dataset:
+    ships = given.get("DATASET", "gsm8k") in SAMPLES
+    if "SOURCE" in of_dataset and not (ships and not of_dataset.get("FILE")):
         of_model.pop("SOURCE", None)  # a model's SOURCE only chooses among the prompts that ship with the package
         if given.get("SOURCE") in ("embedded", "sample"):  # none ship of this one, which keeps its own
             del given["SOURCE"]
@@ -116,12 +118,17 @@ def _model_values(name: str, model_id: str | None) -> dict:
         problem = not_among(params_files("models"), "model", name) or ""
         stop = "" if problem.endswith("?") else "."
         raise ParamsError(f"{problem}{stop} A folder, a GGUF file or a Hub id (owner/name) works too")
-    return {"MODEL": short.removesuffix(".gguf"), "MODEL_ID": place, "DTYPE": _own_dtype(place), "DEVICE_MAP": "auto"}
+    return {
+        "MODEL": re.sub(r"(?i)\.gguf$", "", short),
+        "MODEL_ID": place,
+        "DTYPE": _own_dtype(place),
+        "DEVICE_MAP": "auto",
+    }
 
 
 def _own_dtype(model_id: str) -> str:
     """The dtype in config.json; float32 for a GGUF file, bfloat16 if it cannot be read."""
-    if model_id.endswith(".gguf"):
+    if model_id.lower().endswith(".gguf"):
         return "float32"
     try:
         if folder := checkpoint_of(model_id):

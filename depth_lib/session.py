@@ -10,6 +10,7 @@ import torch
 from nnsight import TransformersModel
 
 from .models.check import SHORTCUTS, check_call, judge, name_of, running, undisturbed
+from .models.errors import overflow
 from .models.families import known
 from .models.memory import DoesNotFit, is_full
 from .models.parallel import check_same
@@ -71,10 +72,7 @@ def run(
             ) from error
         raise
     if over and (problem := _not_finite(result, arguments, over, numbers)):
-        raise ValueError(
-            f"{_name(probe)}: {problem}; weights are damaged, or numbers overflow in {llm.dtype}: load it with "
-            'dtype="float32" or "bfloat16"'
-        )
+        raise ValueError(f"{_name(probe)}: {problem}; weights are damaged{overflow(llm.dtype)}")
     return result
 
 

@@ -84,6 +84,10 @@ def test_a_lens_that_gives_no_number_is_an_error_of_the_answer_too(toy):
     broken = {"A": torch.full((4, 128, 128), 1e38), "b": torch.zeros(4, 128)}  # its products overflow
     with pytest.raises(ValueError, match="answer_kl is not finite"):
         dl.answer_lens(toy, "5 + 7 = ", "12", lens=broken)
+    kinds: tuple = np.asarray, lambda tensor: tensor.to(torch.complex64)
+    for kind in kinds:
+        with pytest.raises(ValueError, match="a lens must be .*, float tensors"):
+            dl.answer_lens(toy, "5 + 7 = ", "12", lens={key: kind(value) for key, value in broken.items()})
 
 
 def test_a_series_or_an_array_of_texts_is_a_list_of_them(toy):
@@ -130,7 +134,7 @@ def test_answers_to_choices_and_a_copied_lens_are_saved_and_read_like_other_resu
         read = dl.load_artifact(found.save(tmp_path / "answers.pt"))
         assert read.probe == "choice_accuracy" and read["meta"]["n_prompts"] == 1
         assert all(torch.equal(read[key], found[key]) for key in found.keys() - {"meta"})
-    assert repr(found).endswith("\n.save(path)"), "it has no figure, no depths and no layers"
+    assert repr(found).endswith("\n.to_frame()  .save(path)"), "it has no figure and no depths"
     with pytest.raises(ValueError, match="no standard file name; use one such as mine.pt"):
         found.save(tmp_path)
     fitted = copy.copy(dl.fit_lens(toy, [TEXT, TEXT], "ridge"))

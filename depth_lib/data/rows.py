@@ -58,7 +58,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
         for number, row in enumerate(_read(path), 1):
             if row is not None:
                 yield f"{path} row {number}", row
-    except (OSError, ValueError, csv.Error) as problem:
+    except (OSError, ValueError, RecursionError, csv.Error) as problem:
         reason = str(problem).splitlines()[0]
         form = FORMATS[path.suffix.lower()]
         raise PromptError(f"cannot read {path} row {number + 1} ({reason}); expected {form}") from None
@@ -99,7 +99,9 @@ def _read(path: Path) -> Iterator[dict | str | None]:
 def column_of(rows: Iterator[tuple[str, dict | str]], column: str) -> Iterator[tuple[str, str]]:
     """The text in a column of each row; PromptError for a row without it."""
     for where, row in rows:
-        if not isinstance(row, dict) or not isinstance(row.get(column), str) or not row[column]:
-            has = ", ".join(key for key in row if isinstance(row[key], str)) if isinstance(row, dict) else ""
+        if isinstance(row, str):
+            raise PromptError("a .txt file has no columns; leave column= out")
+        if not isinstance(row.get(column), str) or not row[column]:
+            has = ", ".join(key for key in row if isinstance(row[key], str))
             raise PromptError(f"{where} has no text in the column {column!r}; columns with text: {has or 'none'}")
         yield where, row[column]

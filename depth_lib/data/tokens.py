@@ -113,7 +113,7 @@ def _tokenized(llm, text, name, generate=0, offsets=False):
     """The ids of a text that the model can read, and the characters of each token (see `text_ids`)."""
     try:
         ids, spans = text_ids(llm.tokenizer, text, offsets)
-    except (TypeError, UnicodeError) as error:
+    except Exception as error:  # tokenizers raise Exception itself
         raise ValueError(f"{name} ({text!r}) cannot be tokenised: {error}; fix the text") from error
     config = llm.config.get_text_config()
     if not ids:

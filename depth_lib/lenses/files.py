@@ -183,8 +183,10 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
 
     In half precision rounding changes the hash, so a different unembedding is a warning.
     """
-    if not isinstance(lens, Mapping) or not all(hasattr(lens.get(name), "shape") for name in ("A", "b")):
-        raise LensError("a lens must be a dict with A [L, d, d] and b [L, d]; load a file with dl.load_lens(file)")
+    if not isinstance(lens, Mapping) or not all(_is_real(lens.get(name)) for name in ("A", "b")):
+        raise LensError(
+            "a lens must be a dict with A [L, d, d] and b [L, d], float tensors; load a file with dl.load_lens(file)"
+        )
     arch, there, here = describe(llm), lens.get("unembedding"), unembedding_hash(llm)
     check_size(lens, name_of(llm), arch.n_layers, arch.width)
     if there and here and there != here:
@@ -192,6 +194,10 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
         if llm.dtype.itemsize > 2:
             raise LensError(message)
         warn(f"{message} (unless the two differ only by rounding to {llm.dtype})")
+
+
+def _is_real(value):
+    return torch.is_tensor(value) and value.is_floating_point()
 
 
 def check_size(lens: Mapping, name: str, n_layers: int, width: int) -> None:

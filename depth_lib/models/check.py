@@ -18,7 +18,7 @@ from ..residual.arch import Arch
 from ..residual.identities import N_TOKENS, identities, verified
 from ..residual.residual_stream import READS_MORE
 from .bare import differ, logits_of
-from .errors import ArchitectureError, ModelError
+from .errors import ArchitectureError, ModelError, overflow
 from .families import architecture, describe, known, of_hooks
 
 _ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
@@ -49,8 +49,12 @@ def _distinct_tokens(llm):
     """N_TOKENS different ordinary tokens: those of a sentence, then others that the model knows."""
     tokenizer, n_known = llm.tokenizer, llm.config.get_text_config().vocab_size
     special = {*tokenizer.all_special_ids} - {tokenizer.bos_token_id}
-    ids = [*tokenizer(_SENTENCE)["input_ids"], *range(n_known)]
-    found = [*dict.fromkeys(token for token in ids if token < n_known and token not in special)] or [0]
+    ids = []
+    with suppress(Exception):  # of a tokenizer that lacks some words
+        ids = tokenizer(_SENTENCE)["input_ids"]
+    found = [
+        *dict.fromkeys(token for token in (*ids, *range(n_known)) if token < n_known and token not in special)
+    ] or [0]
     return (found * N_TOKENS)[:N_TOKENS]
 
 
@@ -153,7 +157,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     if not measured["finite"]:
         raise ModelError(
             f"{name}: its logits are not finite in {str(llm.dtype).removeprefix('torch.')}: weights are NaN or "
-            'infinite, or numbers overflow; fix the checkpoint, or load it with dtype="float32" or "bfloat16"'
+            f"infinite, fix the checkpoint{overflow(llm.dtype)}"
         )
     tolerance, much = max(1e-5, eps / 4), eps**0.5  # changes above `much` are not rounding
     mixes, change = measured["mlp_mixes"], measured["mlp_change"]

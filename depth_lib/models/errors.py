@@ -31,3 +31,9 @@ def reason(error: BaseException) -> str:
     if not text or isinstance(error, KeyError):
         text = f"{type(error).__name__} {text}".strip()
     return textwrap.shorten(re.split(r"[.:;] (?=[A-Z])", text)[0], 200, placeholder=" …").rstrip(".")
+
+
+def overflow(dtype: object) -> str:
+    """For a message about numbers that are not finite: that a dtype of a larger range may help, or ""."""
+    half = str(dtype) == "torch.float16"
+    return ', or numbers overflow in float16: load it with dtype="float32" or "bfloat16"' if half else ""

@@ -42,12 +42,12 @@ WHEELS = {
 
 def gguf_in(path: Path) -> Path | None:
     """The path if it is a GGUF file, else None."""
-    return path if path.suffix == ".gguf" and path.is_file() else None
+    return path if path.suffix.lower() == ".gguf" and path.is_file() else None
 
 
 def gguf_on_hub(name: str) -> tuple[str, str] | None:
     """(repository, file) of "owner/name/file.gguf"; None for any other name."""
-    match = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/([\w./-]+\.gguf)", name)
+    match = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/([\w./-]+\.(?i:gguf))", name)
     return (match[1], match[2]) if match else None
 
 

@@ -100,7 +100,7 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     changed = in_order(module, blocks_path, order)
     problem = _cannot_be_saved(changed)
     if problem and not hasattr(changed.config.get_text_config(), "layer_passes"):
-        warn(f"{problem}: it cannot be saved")
+        warn(f"it cannot be saved: {problem}")
     vars(changed)["save_pretrained"] = partial(save_whole, changed, problem)
     reordered, before = in_memory(changed, llm.tokenizer), known(llm).order
     known(reordered).order = [before[l] for l in order] if before else list(order)
@@ -161,12 +161,8 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     Cost: writes the weights.
     """
     _with_weights(llm)
-    added = ("peft.", "torch.nn.utils.parametrize")
-    if any(type(part).__module__.startswith(added) for part in llm._module.modules()):
-        raise ModelError(
-            "adapters or parametrizations would be saved under names that nothing loads; merge them first: "
-            "dl.load_model(model.merge_and_unload(), tokenizer), or remove_parametrizations(module, name)"
-        )
+    if problem := _adapters(llm._module):
+        raise ModelError(problem)
     changed = vars(llm._module).get("save_pretrained")  # of a model whose blocks were changed
     (changed or partial(save_whole, llm._module, ""))(folder, into=empty_folder)
     llm.tokenizer.save_pretrained(path_of(folder))
@@ -180,8 +176,21 @@ def _with_weights(llm):
     return record
 
 
+def _adapters(model: PreTrainedModel) -> str:
+    """Why a model with adapters cannot be saved; "" for one without."""
+    added = ("peft.", "torch.nn.utils.parametrize")
+    if any(type(part).__module__.startswith(added) for part in model.modules()):
+        return (
+            "adapters or parametrizations would be saved under names that nothing loads; merge them first: "
+            "dl.load_model(model.merge_and_unload(), tokenizer), or remove_parametrizations(module, name)"
+        )
+    return ""
+
+
 def _cannot_be_saved(model: PreTrainedModel) -> str:
     """Why a saved copy of this model would compute something else, or ""."""
+    if problem := _adapters(model):
+        return problem
     if hasattr(model.config.get_text_config(), "layer_passes"):
         return "its passes share their weights"
     ids = [n % model.config.get_text_config().vocab_size for n in range(8)]

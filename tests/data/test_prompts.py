@@ -362,6 +362,15 @@ def test_a_questions_row_needs_no_answer_and_stored_responses_have_a_field(own, 
         dl.load_prompts("mine", 2, part="answers")
 
 
+def test_a_text_file_has_no_columns_and_json_of_endless_depth_is_damaged(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n")
+    with pytest.raises(PromptError, match="^a .txt file has no columns; leave column= out$"):
+        dl.load_prompts(tmp_path / "a.txt", column="text")
+    (tmp_path / "a.jsonl").write_text("[" * 100_000)
+    with pytest.raises(PromptError, match="cannot read .*a.jsonl row 1"):
+        dl.load_prompts(tmp_path / "a.jsonl", column="text")
+
+
 @pytest.mark.parametrize("name", ["rows.JSONL", "rows.jsonl", "rows.csv", "rows.CSV", "rows.parquet"])
 def test_a_column_of_any_table_is_prompts(tmp_path, name):
     table, path = pd.DataFrame({"id": [1, 2], "my text": ["One, two", 'A "third"']}), tmp_path / name

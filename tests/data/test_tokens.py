@@ -49,6 +49,15 @@ def test_bos_is_there_once_and_nothing_that_the_tokenizer_appends(around):
     assert "".join(TEXTS[0][start:end] for start, end in spans) == TEXTS[0] and len(ids) == len(spans)
 
 
+def test_a_text_that_the_tokenizer_has_no_token_for_is_named(module):
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1}))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    llm = dl.load_model(module, tf.PreTrainedTokenizerFast(tokenizer_object=words))
+    assert tokenize(llm, ["a b a"]) == [[0, 1, 0]]
+    with pytest.raises(ValueError, match=r"prompt 1 \('zzz'\) cannot be tokenised: .*\[UNK\]"):
+        tokenize(llm, ["a", "zzz"])
+
+
 def test_a_chat_text_is_measured_with_one_bos(module):
     made = tokenizer(template=TEMPLATE)
     messages = [{"role": "user", "content": "5 + 7 = 12, and 3 + 4 ="}]

@@ -47,9 +47,10 @@ def test_a_server_is_given_no_gguf_file(folder):
 
 
 def test_a_file_here_is_not_taken_for_one_on_the_hub(folder, monkeypatch, tmp_path):
-    folder("sub/a.gguf")
     monkeypatch.chdir(tmp_path)
-    refused("'gguf/sub/a.gguf' could not be loaded: ", "gguf/sub/a.gguf")
+    for name in ("a.gguf", "a.GGUF"):
+        folder(f"sub/{name}")
+        refused(f"'gguf/sub/{name}' could not be loaded: ", f"gguf/sub/{name}")
     refused("'./no.gguf' does not exist; check the path", "./no.gguf")
 
 
@@ -57,7 +58,7 @@ def test_a_gguf_file_on_the_hub_is_asked_for_by_repository_and_file(folder, monk
     asked = []
     monkeypatch.setattr(loading, "hf_hub_download", lambda *args, **kwargs: asked.append((args, kwargs)) or there)
     there = folder("a.gguf") / "a.gguf"
-    for name, file in {"owner/name/x.gguf": "x.gguf", "owner/name/sub/x.gguf": "sub/x.gguf"}.items():
+    for name, file in {"owner/name/x.gguf": "x.gguf", "owner/name/sub/x.GGUF": "sub/x.GGUF"}.items():
         with pytest.raises(dl.ModelError, match=rf"^'{name}' \(owner/name\)"):  # the file that came is none
             dl.load_model(name, revision="main")
         assert asked.pop() == (("owner/name", file), {"revision": "main"})

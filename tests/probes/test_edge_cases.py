@@ -89,7 +89,7 @@ def test_at_most_257_nodes_are_spent_and_a_warning_names_the_blocks_where_they_d
 def test_numbers_that_are_not_finite_are_refused_with_their_place_and_what_to_do(llama, call, says):
     bias = llama.blocks[2]._module.mlp.down_proj.bias.data
     bias[0] = float("inf")
-    with pytest.raises(ValueError, match=f'{says}.*load it with dtype="float32" or "bfloat16"'):
+    with pytest.raises(ValueError, match=f"{says}.*weights are damaged$"):  # no dtype has larger numbers than float32
         call(llama)
     bias[0] = 0
 

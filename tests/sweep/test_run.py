@@ -299,9 +299,9 @@ def test_a_named_source_is_for_the_data_sets_that_ship_and_another_keeps_its_own
     of_gsm8k, of_mine = capsys.readouterr().out.splitlines()
     assert "gsm8k --source sample" in of_gsm8k and "--source" not in of_mine
     (tmp_path / "params/datasets/gsm8k.yaml").write_text("DATASET: gsm8k\nFILE: mine.txt\n")
-    assert Run(cell | {"DATASET": "gsm8k", "SOURCE": "hub", "N_EXAMPLES": 2}).prompts == mine.prompts, (
-        "a file of one's own replaces the package's"
-    )
+    for how in ({"SOURCE": "hub"}, {"MODEL": "toy-4l"}):
+        of_file = {name: value for name, value in cell.items() if name != "SOURCE"} | {"DATASET": "gsm8k"} | how
+        assert Run(of_file | {"N_EXAMPLES": 2}).prompts == mine.prompts, "a file of one's own replaces the package's"
 
 
 def test_names_that_are_no_parameter_are_refused_and_in_a_notebook_only_capitals_that_nearly_spell_one(cell):
