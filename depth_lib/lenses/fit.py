@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from nnsight import TransformersModel
@@ -92,7 +93,8 @@ def fit_lens(
     check_budget(budget)
     path = lens_path(path) if path else None  # before hours of fitting
     of_model = {"model": model_hash(llm)} if path else {}
-    done, saved = {"n_done": 0, "sums": None}, time.monotonic()
+    done: dict[str, Any] = {"n_done": 0, "sums": None}
+    saved = time.monotonic()
     unfinished = Path(f"{path}.fit")
     if path and unfinished.is_file() and (stored := torch.load(unfinished)).items() >= (made_from | of_model).items():
         done = stored

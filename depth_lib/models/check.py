@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,6 @@ from .families import architecture, describe, known, of_hooks
 
 _ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
 _NAMES = ("_name_or_path", "transformers_version")  # in a config: they change no number
-_OF_ENGINES = "forward|training|_is_hf_initialized|__.*"  # attributes that nnsight and transformers set
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 # Why a shortcut is not used.
 SHORTCUTS = {
@@ -111,24 +109,17 @@ def state_of(model: PreTrainedModel) -> list:
 
 
 def model_hash(llm: TransformersModel) -> str:
-    """16 hexadecimal digits of a hash of all that a model computes with: every module's parameters, buffers, hooks and
-    attributes in their places, and the config. Names stand for weights on a server.
+    """16 hexadecimal digits of a hash of the config, and of each weight's name, shape, dtype and about 16 values. Of
+    quantised weights, and of those on disk or on a server, the values do not count.
     """
-    found: list = [llm.config.to_dict() | dict.fromkeys(_NAMES), getattr(llm.config, "_attn_implementation", None)]
-    for path, module in llm._module.named_modules(remove_duplicate=False):  # a block counts in each of its places
-        own = {name: value for name, value in vars(module).items() if not re.fullmatch(_OF_ENGINES, name)}
-        found.append((path, {n: [*v.values()] if n.endswith("_hooks") and v else v for n, v in own.items()}))
-    return hashlib.sha256(json.dumps(found, default=_summary, skipkeys=True).encode()).hexdigest()[:16]
-
-
-def _summary(value: object) -> object:
-    """For JSON: a name; of a tensor its dtype, and the sum of its bits, which no device rounds."""
-    if not isinstance(value, torch.Tensor):
-        return getattr(value, "__qualname__", type(value).__name__)
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(value.element_size(), torch.uint8)
-    with suppress(RuntimeError, NotImplementedError):  # a meta tensor; a subclass that cannot be viewed
-        return f"{value.dtype} {value.detach().view(bits).sum(dtype=torch.int64)}"
-    return str(value.dtype)
+    config = llm.config.to_dict() | dict.fromkeys(_NAMES)
+    weights = dict(llm._module.named_parameters())
+    facts = [config, llm.config._attn_implementation, *((name, str(w.dtype), *w.shape) for name, w in weights.items())]
+    found = hashlib.sha256(json.dumps(facts, default=str).encode())
+    if plain := [w.detach() for w in weights.values() if type(w) is nn.Parameter and not w.is_meta]:
+        sample = [w.flatten()[:: max(1, w.numel() // 16)].to(plain[0].device, torch.float32) for w in plain]
+        found.update(torch.cat(sample).cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def running(llm: TransformersModel) -> dict[str, str | bool | None]:
