@@ -49,7 +49,7 @@ def test_two_results_are_a_frame_and_curves_in_one_panel(base_and_tuned):
     drawn = [line.get_ydata() for ax in figure.axes for line in ax.lines if len(line.get_xdata()) == 8]
     for result in base_and_tuned:
         assert any(np.allclose(line, result["res_kl_divs"]) for line in drawn)
-    with pytest.raises(ValueError, match="cosine is drawn from relative_contribution"):
+    with pytest.raises(ValueError, match="cosine needs a result of relative_contribution"):
         found.plot("cosine")
 
 

@@ -16,7 +16,7 @@ def test_the_command_writes_a_folder_that_transformers_loads_and_a_card_that_say
     said = capsys.readouterr().out
     llm, prompts = dl.load_model("toy-8l"), dl.load_prompts("gsm8k", 2, source="embedded")
     found = dl.removable(dl.block_removal(llm, prompts, sizes="all"), 0.5)
-    assert f"\n{found}\n" in said and "Of 4 questions" in said and "(chance: 25%)" in said
+    assert f"\n{found}\n" in said and "Accuracy on 4 questions: " in said and "(chance: 25%)" in said
     ids = llm.tokenizer(prompts[0], return_tensors="pt")["input_ids"]
     with torch.no_grad():
         truth = dl.remove_blocks(llm, found.s, found.n)._module(ids, use_cache=False).logits
