@@ -20,8 +20,10 @@ from .remote.job import Job
 from .remote.journal import journal
 from .remote.server import from_environment, host_of, tell_about
 from .residual.budget import check_budget
-from .residual.identities import identities, verified
+from .residual.identities import GIVES, identities, verified
+from .shapes import lacks, misfit, shapes_of
 
+IDENTITIES = shapes_of(GIVES)
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 
 
@@ -31,6 +33,7 @@ def run(
     *args: object,
     remote: bool | str = False,
     over: str | None = None,
+    gives: str = "",
     label: str = "",
     numbers: list[int] | None = None,
     **named: object,
@@ -41,6 +44,9 @@ def run(
     - over: the name of a list among the arguments; results are stacked over its items. "layers" are sent to a server
       DEPTH_LIB_LAYERS_PER_JOB at a time (default: all). All others are prompts: one at a time locally, and
       DEPTH_LIB_PROMPTS_PER_JOB on a server (default: PROMPT_BLOCKS_PER_JOB / blocks)
+    - gives: the keys of a result with their shapes, as in a `Schema`, which a server's result is checked against. P is
+      the number of items, L that of blocks (or of the layers that are sent, R: and h_L after the last), T of `ids`;
+      any other letter is one number; [P] is a list
     - numbers: the items' numbers in error messages
     - label: the text of the progress bar
 
@@ -51,10 +57,11 @@ def run(
     fails its check.
     """
     arguments = dict(inspect.signature(partial(probe, llm)).bind(*args, **named).arguments)
+    shapes = shapes_of(gives)
     label = label or _name(probe)
     check_budget(arguments.get("budget"))
     if remote and remote != "local":
-        return _concatenated(_run_as_jobs(llm, probe, arguments, over, remote, label))
+        return _concatenated(_run_as_jobs(llm, probe, arguments, over, shapes, remote, label))
     if not llm.dispatched:
         raise ValueError(
             f"{name_of(llm)} was loaded for a server, without its weights; pass remote={known(llm).remote!r} to the "
@@ -71,7 +78,7 @@ def run(
                 'dtype="bfloat16"'
             ) from error
         raise
-    if over and (problem := _not_finite(result, arguments, over, numbers)):
+    if over and (problem := _not_finite(result, arguments, over, shapes, numbers)):
         raise ValueError(f"{_name(probe)}: {problem}; weights are damaged{overflow(llm.dtype)}")
     return result
 
@@ -100,7 +107,7 @@ def _run_locally(llm, probe, arguments, over, remote, label):
         return results
 
 
-def _run_as_jobs(llm, probe, arguments, over, remote, label):
+def _run_as_jobs(llm, probe, arguments, over, shapes, remote, label):
     """The probe's results on a server: a list, one journalled job for each part of the items."""
     name = llm.config._name_or_path
     host_of(remote)
@@ -126,7 +133,8 @@ def _run_as_jobs(llm, probe, arguments, over, remote, label):
             part, asked = part | {"arch": arch}, part | {"arch": vars(arch.but(**dict.fromkeys(SHORTCUTS)))}
         job = Job(llm, remote, book.folder, probe, asked)
         with job.held():
-            done = job.result(partial(_send, llm, check, probe, part, job), partial(_accept, llm, probe, part, over))
+            accept = partial(_accept, llm, probe, part, over, shapes)
+            done = job.result(partial(_send, llm, check, probe, part, job), accept)
             job.runs = done["model"]
             jobs.append(job)
             results.append(done["result"])
@@ -142,10 +150,28 @@ def _send(llm, check, probe, arguments, job):
         result = _where_the_model_is(llm, check, probe, arguments).save()  # noqa: F841
 
 
-def _accept(llm, probe, arguments, over, done):
-    """Raise ResultRefused for numbers that are not finite, or ArchitectureError if the server's model fails its
-    check."""
-    if over and (problem := _not_finite(done["result"], arguments, over)):
+def _accept(llm, probe, arguments, over, shapes, done):
+    """Raise ResultRefused for a result that is not what the probe gives or has numbers that are not finite, or
+    ArchitectureError if the server's model fails its check."""
+    sizes = {"L": arguments["arch"].n_layers} if "arch" in arguments else {}
+    checked, of_check = done.get("check", {}), IDENTITIES if "check" in done else {}
+    problem = lacks(["dtype"], done["model"]) or lacks(of_check, checked) or misfit(of_check, checked, {**sizes})
+    if over == "layers":
+        n_layers, last = len(arguments[over]), arguments[over][-1] == sizes.get("L", 0) - 1
+        sizes |= {"L": n_layers, "R": n_layers + last}
+    elif over:
+        sizes["P"] = len(arguments[over])
+    if "ids" in arguments:
+        sizes["T"] = len(arguments["ids"])
+    result = done["result"]
+    problem = problem or lacks(shapes, result) or misfit(shapes, result, sizes)
+    if not problem and "n_tokens" in shapes and (result["n_tokens"] < 1).any():
+        problem = "n_tokens has values below 1"
+    if problem:
+        raise ResultRefused(
+            f"{_name(probe)}: the server's result is not what was asked for: {problem}; tell those who run the server"
+        )
+    if over and (problem := _not_finite(result, arguments, over, shapes)):
         raise ResultRefused(
             f"{_name(probe)}: {problem} of the job, and is not kept; the server computes in "
             f"{done['model']['dtype']}: ask for a deployment in bfloat16 or float32"
@@ -184,16 +210,14 @@ def _cut(arguments, over, size):
     return [arguments | {over: items[start : start + size]} for start in range(0, len(items), size)]
 
 
-def _not_finite(result, arguments, over, numbers=None):
+def _not_finite(result, arguments, over, shapes, numbers=None):
     """The place of the first NaN or infinity; None if all numbers are finite."""
     for key, value in result.items():
         if torch.is_tensor(value) and not value.isfinite().all():
             first, *rest = (~value.isfinite()).nonzero()[0].tolist()
             if over == "layers":
                 return f"{key} is not finite at layer {arguments['layers'][0] + first}"  # erasure has a row more
-            of_layers = rest and value.shape[1] - arguments["arch"].n_layers in (0, 1)
-            of_layers = of_layers and not arguments.keys() & {"orders", "removed"}  # there may be L of them
-            layer = f", layer {rest[0]}" if of_layers else ""
+            layer = f", layer {rest[0]}" if shapes.get(key, "").startswith("P L") else ""
             return f"{key} is not finite at {over.removesuffix('s')} {numbers[first] if numbers else first}{layer}"
 
 
@@ -224,4 +248,4 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     if checked := known(llm).checked:
         return checked
     identities, arguments = check_call(llm)
-    return judge(llm, run(identities, llm, **arguments, remote=remote))
+    return judge(llm, run(identities, llm, **arguments, remote=remote, gives=GIVES))

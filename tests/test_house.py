@@ -16,7 +16,7 @@ FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path i
 MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 ROOMS = MODULES.keys() - {"depth_lib", "depth_lib.__main__"}  # a command, which nothing imports
 STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as there is no circle
-    {"params", "progress", "public", "files", "hub", "data", "embedded"},
+    {"params", "progress", "public", "files", "shapes", "hub", "data", "embedded"},
     {"residual"},
     {"models"},
     {"remote"},

@@ -121,14 +121,15 @@ def _with_text(sums, llm, arch, ids, n, kind, budget, remote):
     """
     if kind == "jacobian":
         try:
-            A = run(measure_jacobian, llm, arch, ids, budget, remote=remote, label=f"text {n}")["A"]
+            how = {"remote": remote, "gives": "L D D: A", "label": f"text {n}"}
+            A = run(measure_jacobian, llm, arch, ids, budget, **how)["A"]
         except JobFailed as failed:
             if not NO_GRADIENT.search(str(failed)):
                 raise
             raise LensError(NO_GRADIENTS) from failed
         return A if sums is None else sums + A
     d = arch.width
-    h = run(states, llm, arch, ids, "residual", remote=remote)["states"][:, 1:].float()
+    h = run(states, llm, arch, ids, "residual", remote=remote, gives="L+1 T D: states")["states"][:, 1:].float()
     if sums is None:
         sums = torch.zeros(2, arch.n_layers, d + 1, 2 * d + 1, dtype=torch.float64)
     for l in range(arch.n_layers):

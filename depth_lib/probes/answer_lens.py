@@ -56,7 +56,10 @@ def answer_lens(
     Cost: one pass, and L + 1 unembeddings of A tokens.
     """
     arch, (ids, positions, tokens) = verified_arch(llm), answer_span(llm, question, answer)
-    result = run(measure_answer_lens, llm, arch, ids, positions, translators(llm, lens, remote), remote=remote)
+    gives = "L+1 A: answer_log_probs answer_ranks answer_kl; L+1 A 5: answer_top"
+    result = run(
+        measure_answer_lens, llm, arch, ids, positions, translators(llm, lens, remote), remote=remote, gives=gives
+    )
     if not result["answer_kl"].isfinite().all():  # a log-probability may be −inf, where a bias excludes the token
         raise ValueError("answer_lens: answer_kl is not finite; weights are damaged, or numbers overflow in the lens")
     top = [[llm.tokenizer.batch_decode(k[:, None]) for k in of_layer] for of_layer in result["answer_top"].int()]

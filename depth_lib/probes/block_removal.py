@@ -82,8 +82,10 @@ def block_removal(
     n_layers, refined = arch.n_layers, isinstance(sizes, str) and sizes == "refined"
 
     def measure(*removed):
-        probe = measure_block_removal if part == "layer" else measure_part_removal
-        found = run(probe, llm, arch, ids, *removed, budget, remote=remote, over="prompts")
+        probe, gives = measure_part_removal, "P N: loss kl top1"
+        if part == "layer":
+            probe, gives = measure_block_removal, f"{gives}; P L+1 L+1: angular; P L: influence"
+        found = run(probe, llm, arch, ids, *removed, budget, remote=remote, over="prompts", gives=gives)
         one_token_loss_to_nan(found, ids)
         return {f"removal_{key}": found.pop(key) for key in ("loss", "kl", "top1")} | found
 
@@ -107,7 +109,8 @@ def block_removal(
     found = over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
     whole = [(of_prompt, 0) for of_prompt in ids]  # 0: measured from the first token
     # only for the losses; no pass of its own for the shuffled
-    lens = run(measure_logit_lens, llm, arch, whole, generate=0, all_measures=False, remote=remote, over="prompts")
+    how = {"remote": remote, "over": "prompts", "gives": "P: loss shuffled_loss n_tokens"}
+    lens = run(measure_logit_lens, llm, arch, whole, generate=0, all_measures=False, **how)
     one_token_loss_to_nan(lens, ids)
     return Result("block_removal", found | {key: lens[key] for key in ("loss", "shuffled_loss", "n_tokens")}, llm)
 

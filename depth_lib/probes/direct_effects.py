@@ -54,7 +54,8 @@ def direct_effects(llm: TransformersModel, question: str, answer: str, remote: b
     arch, (ids, places, tokens) = verified_arch(llm), answer_span(llm, question, answer)
     if not arch.parts:
         raise ValueError("attention and MLP cannot be told apart in this model, so it has no direct effects")
-    result = run(measure_direct_effects, llm, arch, ids, places, remote=remote)
+    gives = "L A: direct_att direct_mlp; A: answer_log_prob"
+    result = run(measure_direct_effects, llm, arch, ids, places, remote=remote, gives=gives)
     if not all(value.isfinite().all() for value in result.values()):
         raise ValueError("direct_effects: a value is not finite; weights are damaged, or numbers overflow")
     return Result("direct_effects", result | {"tokens": [tokens[place] for place in places]}, llm)

@@ -56,7 +56,8 @@ def future_erasure(
     Cost: as for `residual_erasure`, with twice as many passes of the erased sequences.
     """
     arch, (ids, _, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
-    result = run_erasure(measure_future_erasure, llm, arch, ids, baseline_prompts, remote, budget)
+    gives = "R T: future_erasure past_erasure"
+    result = run_erasure(measure_future_erasure, llm, arch, ids, baseline_prompts, remote, budget, gives)
     return Result("future_erasure", result | {"tokens": tokens}, llm)
 
 

@@ -115,7 +115,14 @@ def integrated_gradients(
     arguments = (arch, ids, positions, list(range(arch.n_layers)), at)
     arguments += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
     try:
-        result = run(measure_integrated_gradients, llm, *arguments, remote=remote, over="layers")
+        result = run(
+            measure_integrated_gradients,
+            llm,
+            *arguments,
+            remote=remote,
+            over="layers",
+            gives="L T: igrads; L: completeness f_difference",
+        )
     except JobFailed as failed:
         if not NO_GRADIENT.search(str(failed)):
             raise

@@ -73,6 +73,7 @@ def layer_effects(
     # of prompts that are long enough, and their numbers for messages
     cases, prompt_numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     how = {"remote": remote, "over": "prompts", "label": f"{part} effects, {mode}", "numbers": prompt_numbers}
+    how["gives"] = f"P L L: max_{mode}_layer; P L 1: max_{mode}_out; P L: {mode}_kl"
     effects = run(measure_layer_effects, llm, arch, cases, mode, part, budget, **how)
     # over prompts: maxima of max_<key>, means of <mode>_kl
     return Result("layer_effects" if part == "layer" else f"{part}_effects", over_prompts(effects), llm)

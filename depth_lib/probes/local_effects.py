@@ -59,7 +59,7 @@ def local_effects(
     # of prompts that are long enough, and their numbers for messages
     cases, prompt_numbers = skips_of(llm, prompts, mode, ("future", "all"))
     how = {"remote": remote, "over": "prompts", "label": f"local effects, {mode}", "numbers": prompt_numbers}
-    effects = run(measure_local_effects, llm, arch, cases, mode, budget, **how)
+    effects = run(measure_local_effects, llm, arch, cases, mode, budget, gives=f"P L L: max_{mode}_local", **how)
     return Result("local_effects", over_prompts(effects), llm)
 
 

@@ -109,7 +109,9 @@ def logit_lens(
         measured = measured_tokens(llm, prompts, answers, at)
     whole = not generate and answers is None and at == "all"
     settings, translation = greedy_settings(llm) if generate else None, translators(llm, lens, remote)
-    how, read = {"remote": remote, "over": "prompts"}, [(ids, first) for ids, first, _ in measured]
+    keys = " ".join(f"{key}_sums" for key in KEYS[: None if all_measures else 2])
+    gives = f"P L: {keys}; P: n_tokens{' loss shuffled_loss' * whole}; [P]: generated jsd"
+    how, read = {"remote": remote, "over": "prompts", "gives": gives}, [(ids, first) for ids, first, _ in measured]
     result = run(measure_logit_lens, llm, arch, read, generate, all_measures, settings, translation, whole, **how)
     one_token_loss_to_nan(result, [ids for ids, _ in read])
     generated, jsd = result.pop("generated"), result.pop("jsd")

@@ -28,6 +28,9 @@ from ..session import run
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
+_LARGEST = (f"{'P L+1' if key == 'norm_residual' else 'P L'}: max_{key}_by_prompt" for key in WITH_MAXIMUM)
+GIVES = "; ".join([f"P L: {key}_sums" for key in KEYS] + [*_LARGEST])
+GIVES += "; P L+1: norm_residual_sums progress_sums; P L+1 L+1: angular_sums; P: n_tokens; N L: change"
 
 
 @with_origin
@@ -72,7 +75,8 @@ def relative_contribution(
     Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].
     """
     arch, measured = verified_arch(llm), [(ids, first) for ids, first, _ in measured_tokens(llm, prompts, answers, at)]
-    sums = run(measure_relative_contribution, llm, arch, measured, remote=remote, over="prompts", label="contribution")
+    how = {"remote": remote, "over": "prompts", "gives": GIVES, "label": "contribution"}
+    sums = run(measure_relative_contribution, llm, arch, measured, **how)
     n_first = int(sums["n_tokens"][0])
     result = {"first_change": sums.pop("change")[:n_first].T}  # several jobs' `change` lie one after another
     for key in [key for key in sums if key.endswith("_by_prompt")]:

@@ -59,16 +59,19 @@ def residual_erasure(
     each call of a block also computes an unmodified row, and the rounding floor takes up to 24 more passes.
     """
     arch, (ids, positions, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
-    result = run_erasure(measure_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, answer=positions)
+    gives = "R T: erasure_effect"
+    result = run_erasure(
+        measure_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, gives, answer=positions
+    )
     n_answer = torch.tensor([len(ids) - positions[0]], dtype=torch.float32)
     return Result("residual_erasure", result | {"n_answer": n_answer, "tokens": tokens}, llm)
 
 
-def run_erasure(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
+def run_erasure(probe, llm, arch, ids, baseline_prompts, remote, budget, gives, **positions):
     """The results of an erasure probe at every layer."""
     baseline = tokenize(llm, baseline_prompts)
     arguments = {"ids": ids, "layers": list(range(arch.n_layers)), "baseline_prompts": baseline, **positions}
-    return run(probe, llm, arch, **arguments, budget=budget, remote=remote, over="layers")
+    return run(probe, llm, arch, **arguments, budget=budget, remote=remote, over="layers", gives=gives)
 
 
 def measure_residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):

@@ -46,6 +46,7 @@ QUIET = 60  # seconds without a byte until a request is repeated
 UNKNOWN = 600  # seconds without a status until a job is lost
 RESULT_STAYS = 3600  # seconds for which the address of a result is valid
 PAUSES = wait_exponential(multiplier=0.5, exp_base=1.5, max=15)  # seconds between two requests
+JOB_ID = "[A-Za-z0-9_-]{1,200}"
 _KEPT = "probe host job_id submitted meta".split()
 
 
@@ -53,7 +54,7 @@ class _Entry(BaseModel):
     """The fields of a journal entry that are read; never the host, to which the key would be sent."""
 
     state: Literal["submitting", "submitted", "done"]
-    job_id: str | None = Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")
+    job_id: str | None = Field(pattern=f"^{JOB_ID}$")
     submitted: float = Field(allow_inf_nan=False)
     meta: dict | None = None
 
@@ -210,6 +211,8 @@ class Job(RemoteBackend):
 
     def _post(self, request, blob):
         response = self._patiently(partial(super()._post, request, blob), submitting=True)
+        if not re.fullmatch(JOB_ID, response.id):
+            raise ResultRefused(f"the server calls the job {response.id[:200]!r}, which is no id; check the host")
         self.job_id, self.submitted = response.id, time.time()
         self._check(response)
         self.keep("submitted")  # before the server is asked about the job
@@ -304,6 +307,8 @@ class Job(RemoteBackend):
         not_taken = code == 429 or (code == 503 and own)
         if not submitting or not_taken or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             what, retry = "the server could not be reached ({}); check the host and the network, then run again", "ask"
+            if isinstance(error, ValidationError):
+                what = "this address does not answer as NDIF does ({}); check the host, then run again"
             if code == 429:
                 what = "the server asks to wait ({}); run again later"
         else:

@@ -6,7 +6,6 @@ A name says the probe, the number of examples, the question if it is not the pap
 
 import hashlib
 import re
-import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.prompts import ANSWER, QUESTION
-from ..params import listed
+from ..shapes import lacks, misfit, shapes_of
 
 
 class ArtifactError(Exception):
@@ -52,7 +51,7 @@ class Schema:
     @cached_property
     def required(self) -> dict[str, str]:
         """The shape of each of the papers' keys."""
-        return _shapes(self.papers)
+        return shapes_of(self.papers)
 
     @cached_property
     def shapes(self) -> dict[str, str]:
@@ -62,7 +61,7 @@ class Schema:
         prompt's tokens, and `<key>_by_prompt`. `layer_passes` is the pass of each layer of an unrolled model.
         """
         shapes = {}
-        for key, shape in (self.required | _shapes(self.ours)).items():
+        for key, shape in (self.required | shapes_of(self.ours)).items():
             prompts = "F" if "future" in key else "P"
             floor = "L+1" if "erasure" in key else "E" if "_effect" in key else prompts
             shapes |= {key: shape, f"{key}_rounding_floor": floor}
@@ -83,12 +82,6 @@ class Schema:
         """The file's name. pair: the label of a question, or of two models; changed: `label_of` a changed call."""
         of_question = f"_{pair}" if pair and self.of_pair else ""
         return self.file.format(n=n, pair=pair) + of_question + (f"@{changed}" if changed else "") + ".pt"
-
-
-def _shapes(keys: str) -> dict[str, str]:
-    """key -> shape, from "shape: key key; shape: key"."""
-    parts = [part.split(":") for part in keys.split(";") if part]
-    return {key: shape.strip() for shape, names in parts for key in names.split()}
 
 
 _PAIR = {"question": QUESTION, "answer": ANSWER}
@@ -292,26 +285,16 @@ def mismatch(probe: str, result: Mapping, any_mode: bool = False) -> str | None:
 
     any_mode: one of a probe's modes is enough, also one that a run does not measure.
     """
-    schema, sizes = SCHEMAS[probe], {"1": 1, "5": 5}  # of each letter
+    schema, sizes = SCHEMAS[probe], {}
     modes = ("future", "all", "remove") if any_mode else ()
     of_modes = [{re.sub("_(future|all)_", f"_{mode}_", key) for key in schema.required} for mode in modes]
-    lacking = [key for key in schema.required if key not in result]
-    if lacking and not any(keys <= result.keys() for keys in of_modes):
-        has = textwrap.shorten(", ".join(map(str, result)), 80, placeholder=" …")
-        return f"it lacks {listed(lacking, 'and')} (it {f'has {has}' if has else 'is empty'})"
-    for key in filter(result.__contains__, schema.shapes):
-        shape = schema.shapes[key].split()
-        if not hasattr(result[key], "ndim"):
-            return f"{key} is a {type(result[key]).__name__}, not a tensor"
-        if len(shape) != result[key].ndim:
-            return f"{key} has {result[key].ndim} axes, not {len(shape)}: [{', '.join(shape)}]"
-        if shape[0] == "K" and "levels" in schema.shapes.keys() - result:  # they say what K counts
-            return f"it has {key} without levels"
-        found = [*result[key].shape]
-        more = [axis.endswith("+1") for axis in shape]
-        wanted = [sizes.setdefault(axis[0], n - one) + one for axis, n, one in zip(shape, found, more, strict=True)]
-        if found != wanted:
-            return f"{key} has shape {found}, not {wanted}"
+    problem = lacks(schema.required, result)
+    if problem and not any(keys <= result.keys() for keys in of_modes):
+        return problem
+    if problem := misfit(schema.shapes, result, sizes):
+        return problem
+    if "K" in sizes and "levels" in schema.shapes.keys() - result:  # they say what K counts
+        return "it has values without levels"
     if "T" in sizes and (n := len(result.get("tokens") or range(sizes["T"]))) != sizes["T"] and schema.tokens_file:
         return f"it has {n} tokens, but {sizes['T']} columns"
     return None

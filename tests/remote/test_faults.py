@@ -16,6 +16,7 @@ import depth_lib as dl
 from depth_lib import remote, session
 from depth_lib.files import cache_folder
 from depth_lib.models.families import describe
+from depth_lib.probes.logit_lens import KEYS
 from depth_lib.remote import job
 from depth_lib.remote.job import PAUSES, QUIET, RESULT_STAYS, SILENCE, UNKNOWN  # as imported: tests are less patient
 from depth_lib.remote.journal import Journal
@@ -42,8 +43,8 @@ def ask(llm, loopback):
     "faults, says",
     [
         ({"post": [503, 429, 503]}, "could not be reached"),
-        ({"poll": [503, "reset", (PROXY, 200), 500]}, "could not be reached"),
-        ({"poll": [(b"null", 200), (b"7", 200), (b"[]", 200)]}, "could not be reached"),
+        ({"poll": [503, "reset", (PROXY, 200), 500]}, "does not answer as NDIF does"),
+        ({"poll": [(b"null", 200), (b"7", 200), (b"[]", 200)]}, "does not answer as NDIF does"),
         ({"forget": [True, True], "result": ["moved", "moved"]}, ""),
         ({"result": ["truncated", "reset"]}, ""),
         slow({"result": [503, "reset", 502]}, "could not be reached"),
@@ -132,6 +133,8 @@ REFUSED = [
     ({"post": [(b"<html>", 200)]}, remote.ServerUnreachable, "not answer as NDIF does.*may be running", "send", (1, 1)),
     ({"post": [(b"<html>", 404)]}, remote.NotReady, "not answer as NDIF does .HTTP 404: <html>.; check", None, (1, 1)),
     ({"post": [({"detail": "Not Found"}, 404)]}, remote.NotReady, "not answer as NDIF does .HTTP 404", None, (1, 1)),
+    ({"post": [(ANSWER | {"id": "../x"}, 200)]}, remote.ResultRefused, "the job '../x', which is no id", None, (1, 1)),
+    ({"poll": [(PROXY, 200)] * 999}, remote.ServerUnreachable, "does not answer as NDIF does .Valid", "ask", (1, 0)),
     ({"post": [(FAILED, 200)]}, remote.JobFailed, "reports: the model is not deployed; correct that", None, (1, 1)),
     ({"poll": ["reset"] * 999}, remote.ServerUnreachable, "RemoteProtocolError", "ask", (1, 0)),
     (
@@ -188,6 +191,42 @@ def test_a_fault_that_stays_is_named_and_a_rerun_completes(
     assert loopback.n_posts - before == posts[1]
     assert ("never confirmed" in capfd.readouterr().err) == bool(unconfirmed)
     assert not journal()
+
+
+def of_lens(llm):
+    """What a server's logit lens gives for TEXTS, with all measures."""
+    n, n_layers = len(TEXTS), describe(llm).n_layers
+    sums = {f"{key}_sums": torch.full((n, n_layers), 2.0) for key in KEYS}
+    losses = {key: torch.ones(n) for key in ("loss", "shuffled_loss")}
+    jsd = [torch.zeros(2, n_layers) for _ in TEXTS]
+    return sums | losses | {"n_tokens": torch.full((n,), 2.0), "generated": [[]] * n, "jsd": jsd}
+
+
+def test_a_result_without_a_key_or_of_another_shape_is_refused_with_both_named(llm, loopback):
+    right, n, n_layers = of_lens(llm), len(TEXTS), describe(llm).n_layers
+    key = "res_kl_divs_sums"
+    changes = {
+        f"it lacks {key}, .* and jsd .it is empty": dict.fromkeys(right),
+        "it lacks generated .it has res_kl_divs_sums, ": {"generated": None},
+        f"{key} is a str, not a tensor": {key: "text"},
+        rf"{key} has shape \[{n}, {n_layers - 1}\], not \[{n}, {n_layers}\]": {key: torch.ones(n, n_layers - 1)},
+        rf"{key} has shape \[1, {n_layers}\], not \[{n}, {n_layers}\]": {key: torch.ones(1, n_layers)},
+        rf"jsd has shape \[1\], not \[{n}\]": {"jsd": right["jsd"][:1]},
+        "n_tokens has values below 1": {"n_tokens": torch.tensor([-1.0, *[1] * (n - 1)])},
+    }
+    model = {"dtype": "float32"}
+    for says, change in changes.items():
+        result = {key: value for key, value in (right | change).items() if value is not None}
+        with loopback.faults(result=[(saved({"model": model, "result": result}), 200)]):
+            with pytest.raises(remote.ResultRefused, match=f"^logit_lens: the server's result .*: {says}"):
+                dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        assert not journal()
+    for other in ({"model": {}, "result": right}, {"model": model, "result": right, "check": {"finite": True}}):
+        with loopback.faults(result=[(saved(other), 200)]):
+            with pytest.raises(remote.ResultRefused, match="it lacks (dtype|identity_1, .* and eps_of_logits) "):
+                dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    with loopback.faults(result=[(saved({"model": model, "result": right}), 200)]):
+        assert dl.logit_lens(llm, TEXTS, remote=loopback.host)["res_kl_divs"].tolist() == [1.0] * n_layers
 
 
 QUOTED = [
@@ -317,9 +356,13 @@ def test_a_host_whose_name_is_not_known_is_refused_before_a_job_is_kept(llm, mon
 def test_a_result_that_is_not_finite_is_named_and_not_kept(llm, loopback):
     arch = describe(llm)
     zeros = [0] * arch.n_layers
-    for over, says in (("prompts", "prompt 1, layer 2 of the job"), ("layers", "layer 6 of the job")):
+    for over, says, gives in (
+        ("prompts", "prompt 1, layer 2 of the job", "P L: x"),
+        ("layers", "layer 6 of the job", "L N: x"),
+    ):
         with pytest.raises(remote.ResultRefused, match=f"_times: x is not finite at {says}, .*bfloat16"):
-            session.run(_times, llm, arch, [5, 6], [zeros, [0, 0, 1, *zeros[3:]]], remote=loopback.host, over=over)
+            how = {"remote": loopback.host, "over": over, "gives": gives}
+            session.run(_times, llm, arch, [5, 6], [zeros, [0, 0, 1, *zeros[3:]]], **how)
     assert not journal()
 
 
