@@ -38,8 +38,8 @@ class Forgotten(JobFailed):
 
 
 class ResultRefused(RemoteError, ValueError):
-    """The result was discarded: it could run code on this machine, is unreadable, lacks a key, has another shape than was
-    asked for, or values that are not finite."""
+    """The result was discarded: it could run code on this machine, is unreadable, is not what was asked for, or has
+    values that are not finite."""
 
 
 AGAIN = "run again to submit a new job"
