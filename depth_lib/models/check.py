@@ -22,6 +22,7 @@ from .families import architecture, describe, known, of_hooks
 
 _ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
 _NAMES = ("_name_or_path", "transformers_version")  # in a config: they change no number
+_OF_ENGINES = ("forward", "training", "_is_hf_initialized", "__nnsight__")  # attributes set by nnsight, transformers
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 # Why a shortcut is not used.
 SHORTCUTS = {
@@ -109,15 +110,27 @@ def state_of(model: PreTrainedModel) -> list:
 
 
 def model_hash(llm: TransformersModel) -> str:
-    """16 hexadecimal digits of a hash of the config, and of each weight's name, shape, dtype and about 16 values. Of
-    quantised weights, and of those on disk or on a server, the values do not count.
+    """16 hexadecimal digits of a hash of the config, and of each module's attributes and hooks. Of weights and other
+    tensors, shape, dtype and about 1000 values count; if quantised, on disk or on a server, the values do not.
     """
-    config = llm.config.to_dict() | dict.fromkeys(_NAMES)
-    weights = dict(llm._module.named_parameters())
-    facts = [config, llm.config._attn_implementation, *((name, str(w.dtype), *w.shape) for name, w in weights.items())]
-    found = hashlib.sha256(json.dumps(facts, default=str).encode())
-    if plain := [w.detach() for w in weights.values() if type(w) is nn.Parameter and not w.is_meta]:
-        sample = [w.flatten()[:: max(1, w.numel() // 16)].to(plain[0].device, torch.float32) for w in plain]
+    tensors: list[torch.Tensor] = []
+
+    def described(value: object) -> str:
+        if not isinstance(value, torch.Tensor):
+            return getattr(value, "__qualname__", type(value).__name__)
+        tensors.append(value)
+        return f"{value.dtype} {[*value.shape]}"
+
+    facts: list = [llm.config.to_dict() | dict.fromkeys(_NAMES), llm.config._attn_implementation]
+    for path, module in llm._module.named_modules():  # which adapter is active, for instance, is an attribute
+        own = {name: value for name, value in vars(module).items() if name not in _OF_ENGINES}
+        facts.append((path, {n: [*value.values()] if n.endswith("_hooks") else value for n, value in own.items()}))
+    found = hashlib.sha256(json.dumps(facts, default=described, skipkeys=True).encode())
+    plain = [
+        t.detach() for t in tensors if type(t) in (nn.Parameter, torch.Tensor) and not (t.is_meta or t.is_complex())
+    ]
+    if plain:  # an odd step reads all columns of a matrix in turn
+        sample = [t.flatten()[:: t.numel() // 1024 | 1].to(plain[0].device, torch.float32) for t in plain]
         found.update(torch.cat(sample).cpu().numpy().tobytes())
     return found.hexdigest()[:16]
 

@@ -173,25 +173,28 @@ def test_a_result_of_other_prompts_or_of_other_blocks_is_renamed_and_says_which_
     assert dl.load_artifact(f"{path}.replaced-1")["meta"]["prompts_hash"] == lens["meta"]["prompts_hash"]
 
 
-class Doubled(nn.Module):
-    """A module whose output is twice another's."""
+class Changed(nn.Module):
+    """A module whose output is multiplied by an attribute, and to which a vector is added."""
 
-    def __init__(self, module):
+    def __init__(self, module, factor, vector):
         super().__init__()
-        self.module = module
+        self.module, self.factor, self.vector = module, factor, torch.full((128,), vector)
 
     def forward(self, x):
-        return 2 * self.module(x)
+        return self.module(x) * self.factor + self.vector.to(x.dtype)
 
 
-def toy_loop(passes=1, norm_between=False, order=(), wrapped=False, scale=1.0, attention="sdpa", **how):
+def toy_loop(passes=1, norm_between=False, order=(), wrapped=(), scale=1.0, head=None, attention="sdpa", **how):
     """The toy loop, changed in one way or in none; its name stays."""
     llm = dl.load_model("toy-loop", **how)
     model = llm._module
     model.set_attn_implementation(attention)
-    model.model.layers[1].mlp.down_proj.weight.data *= scale
+    block = model.model.layers[1]
+    block.mlp.down_proj.weight.data *= scale
+    if head is not None:  # of 4
+        block.self_attn.o_proj.weight.data[:, 32 * head : 32 * head + 32] = 0
     if wrapped:
-        model.model.layers[1].mlp = Doubled(model.model.layers[1].mlp)
+        block.mlp = Changed(block.mlp, *wrapped)
     if passes > 1:
         model = dl.unroll(model, passes, norm_between)
     llm = dl.load_model(model, llm.tokenizer)
@@ -200,7 +203,8 @@ def toy_loop(passes=1, norm_between=False, order=(), wrapped=False, scale=1.0, a
 
 def test_save_replaces_a_result_of_the_same_numbers_and_keeps_those_of_a_model_changed_in_any_way(tmp_path):
     changes = [{}, {"dtype": "float64"}, {"order": [1, 0]}, {"attention": "eager"}, {"scale": 1.001}]
-    changes += [{"passes": 2}, {"passes": 3}, {"passes": 2, "norm_between": True}, {"wrapped": True}]
+    changes += [{"passes": 2}, {"passes": 3}, {"passes": 2, "norm_between": True}, {"head": 1}, {"head": 3}]
+    changes += [{"wrapped": of_mlp} for of_mlp in ((2.0, 0.0), (3.0, 0.0), (1.0, 0.1), (1.0, 0.2))]
     paths = set()
     for n, change in enumerate(changes):
         for _ in range(2):
@@ -210,8 +214,8 @@ def test_save_replaces_a_result_of_the_same_numbers_and_keeps_those_of_a_model_c
         assert len([*tmp_path.iterdir()]) == n + 1, change
     (path,) = paths
     kept = [dl.load_artifact(f"{path}.replaced-{n}") for n in range(1, len(changes))]
-    assert [len(lens["res_kl_divs"]) for lens in kept] == [2, 2, 2, 2, 2, 4, 6, 4]
-    assert [lens["meta"]["passes"] for lens in kept] == [1, 1, 1, 1, 1, 2, 3, 2]
+    assert [len(lens["res_kl_divs"]) for lens in kept] == [2] * 5 + [4, 6, 4] + [2] * 5
+    assert [lens["meta"]["passes"] for lens in kept] == [1] * 5 + [2, 3, 2] + [1] * 5
 
 
 def test_an_array_in_place_of_a_tensor_is_a_column_too(lens):
