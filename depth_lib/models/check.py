@@ -126,9 +126,8 @@ def model_hash(llm: TransformersModel) -> str:
         own = {name: value for name, value in vars(module).items() if name not in _OF_ENGINES}
         facts.append((path, {n: [*value.values()] if n.endswith("_hooks") else value for n, value in own.items()}))
     found = hashlib.sha256(json.dumps(facts, default=described, skipkeys=True).encode())
-    plain = [
-        t.detach() for t in tensors if type(t) in (nn.Parameter, torch.Tensor) and not (t.is_meta or t.is_complex())
-    ]
+    plain = [t.detach() for t in tensors if type(t) in (nn.Parameter, torch.Tensor) and t.layout == torch.strided]
+    plain = [t for t in plain if not (t.is_meta or t.is_complex())]
     if plain:  # an odd step reads all columns of a matrix in turn
         sample = [t.flatten()[:: t.numel() // 1024 | 1].to(plain[0].device, torch.float32) for t in plain]
         found.update(torch.cat(sample).cpu().numpy().tobytes())
