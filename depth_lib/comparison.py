@@ -55,7 +55,7 @@ class Comparison:
         - ed_first, ed_second: their effective depths, layers
         - ratio_first, ratio_second: (layer + 1) / L
         - difference: ratio_second − ratio_first
-        - low, high: the 95 % interval of the difference; NA if the interval is missing or open at that end
+        - low, high: the 95% interval of the difference; NA if the interval is missing or open at that end
         - prompts: the number of prompts of the second model
         - note: why a value is missing, or how the prompts were compared
         """

@@ -42,7 +42,7 @@ def effective_depths(
     - layers: the number of blocks L
     - prompts: the number of prompts
     - ed: the effective depth, a layer; NA if there is none
-    - low, high: the ends of its 95 % interval over prompts; NA if that end is open or the interval is missing
+    - low, high: the ends of its 95% interval over prompts; NA if that end is open or the interval is missing
     - ratio, ratio_low, ratio_high: (layer + 1) / L
     - note: why something is missing
 

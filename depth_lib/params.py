@@ -133,7 +133,7 @@ class DatasetFile(Params):
     )
     LEVEL: str | None = Field(
         default=None,
-        description="the field that holds a row's level of difficulty: a number, a text that contains one, or a list, "
+        description="the field that holds a row's difficulty level: a number, a text that contains one, or a list, "
         "whose length is the level",
     )
     WITHIN_ANSWER: bool = Field(

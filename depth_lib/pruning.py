@@ -114,7 +114,7 @@ def prune(
         chance, ends = float(before["chance"]), f"[{change.low:+.1%}, {change.high:+.1%}]"
         said = (
             f"Accuracy on {len(choices)} questions: {shares[0]:.1%} before the removal, {shares[1]:.1%} after "
-            f"(chance: {chance:.0%}). Change: {change.value:+.1%} {ends} (paired 95 % interval)."
+            f"(chance: {chance:.0%}). Change: {change.value:+.1%} {ends} (paired 95% interval)."
         )
         if accuracy(before).low <= chance:
             said += " The model does not beat chance before removal, so these questions cannot show a loss."

@@ -383,7 +383,7 @@ class Run:
 
     @cached_property
     def examples(self) -> list:
-        """N_EXAMPLES questions per level of difficulty. Raises PromptError if the data set has no levels."""
+        """N_EXAMPLES questions per difficulty level. Raises PromptError if the data set has no levels."""
         return self._load(load_examples, self.params.DATASET, seed=self.params.SEED)
 
     @cached_property

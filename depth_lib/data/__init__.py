@@ -1,1 +1,1 @@
-"""Prompts, questions by level of difficulty, questions with answers, and their tokens."""
+"""Prompts, questions by difficulty level, questions with answers, and their tokens."""

@@ -130,7 +130,7 @@ class Dataset(DatasetFile):
         return texts["question"], texts["answer"]
 
     def level_of(self, row: dict) -> int | None:
-        """A row's level of difficulty: a number, a list's length, or the number in a text; None if there is none."""
+        """A row's difficulty level: a number, a list's length, or the number in a text; None if there is none."""
         value = row.get(self.LEVEL)
         if isinstance(value, list):
             return len(value) or None
@@ -193,7 +193,7 @@ def _compiled(template: str) -> Template:
 
 
 def with_levels() -> list[str]:
-    """The data sets with levels of difficulty; files that cannot be read are left out."""
+    """The data sets with difficulty levels; files that cannot be read are left out."""
     names = []
     for name in params_files("datasets"):
         with suppress(ParamsError):

@@ -1,4 +1,4 @@
-"""Questions by level of difficulty, from the rows of a data set or drawn at random."""
+"""Questions by difficulty level, from the rows of a data set or drawn at random."""
 
 import random
 from collections import Counter
@@ -29,7 +29,7 @@ class Example(NamedTuple):
 
 
 def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub", seed: int = 42) -> list[Example]:
-    """Questions with answers, by level of difficulty, easy levels first.
+    """Questions with answers, by difficulty level, easy levels first.
 
     >>> dl.load_examples("sums", 1)[0]
     Example(level=2, question='1 + 0 = ', answer='1', within=False)
@@ -49,7 +49,7 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     """
     kind = dataset_named(dataset)
     if not kind.LEVEL:
-        raise PromptError(f"{dataset!r} has no levels of difficulty; choose from {', '.join(with_levels())}")
+        raise PromptError(f"{dataset!r} has no difficulty levels; choose from {', '.join(with_levels())}")
     check_count("n_per_level", n_per_level)
     is_drawn = dataset == "sums" and source in NAMED_SOURCES
     examples = _sums(n_per_level, seed) if is_drawn else _from_rows(kind, source, seed)

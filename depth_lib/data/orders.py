@@ -7,7 +7,7 @@ from typing import Any
 from ..params import not_among, whole
 
 Order = list[int]
-AT_MOST = 0.05  # nats per token that removing blocks may cost: a perplexity 5 % higher
+AT_MOST = 0.05  # nats per token that removing blocks may cost: a perplexity 5% higher
 
 
 def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:

@@ -11,7 +11,7 @@ from .rules import as_array
 
 
 def accuracy(result: Mapping) -> Estimate:
-    """The share of right answers, with its 95 % interval over questions (Wilson 1927).
+    """The share of right answers, with its 95% interval over questions (Wilson 1927).
 
     >>> print(dl.accuracy({"correct": [1, 1, 1, 0]}))
     0.75 [0.30, 0.95]
@@ -28,7 +28,7 @@ def accuracy(result: Mapping) -> Estimate:
 
 
 def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
-    """How much the share of right answers changes, with its 95 % interval over the same questions.
+    """How much the share of right answers changes, with its 95% interval over the same questions.
 
     >>> print(dl.accuracy_change({"correct": [1, 1, 1, 0]}, {"correct": [1, 1, 0, 0]}))
     -0.25 [-0.61, 0.28]

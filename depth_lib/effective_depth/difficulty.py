@@ -31,13 +31,13 @@ def by_level(result: Mapping, values: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def depth_scores(result: Mapping) -> pd.DataFrame:
-    """The depth score of each level of difficulty, and its slope over the levels: a row per effect and level.
+    """The depth score of each difficulty level, and its slope over the levels: a row per effect and level.
 
     result: from `depth_by_difficulty`. Columns:
 
     - effect: "layer" or "output"
     - level, examples: the level, and its number of examples
-    - score, low, high: the depth score in layers, with its 95 % interval over examples
+    - score, low, high: the depth score in layers, with its 95% interval over examples
     - slope, slope_low, slope_high: layers per level, the same in all rows of an effect
     - note: why the interval is missing
 

@@ -16,7 +16,7 @@ class Removable:
     """The blocks that can be removed. Printing it gives a sentence; pass it to `remove_blocks` as `s`.
 
     - n, s: blocks s to s + n - 1 can be removed; if no block can be, n is 0 and s is None
-    - loss: the rise in nats per token on the prompts that were not used to choose the blocks, with its 95 % interval
+    - loss: the rise in nats per token on the prompts that were not used to choose the blocks, with its 95% interval
       (NaN: no interval)
     - n_layers: blocks of the model
     - at_most: the allowed rise, nats per token

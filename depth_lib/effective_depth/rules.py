@@ -178,7 +178,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
 
 
 def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
-    """The first layer where the logit lens shares, on average over positions, more than 30 % of its top five tokens
+    """The first layer where the logit lens shares, on average over positions, more than 30% of its top five tokens
     with the output.
 
     >>> dl.effective_depth_overlap([0.0, 0.2, 0.4, 0.9])

@@ -330,7 +330,7 @@ KINDS: dict[str, Kind] = {
         "logit_lens",
         _late_tokens,
         "Late tokens of right and wrong responses",
-        "Share of a response's tokens that settle in the last 15 % of the layers: the deep-thinking ratio (Chen et al. "
+        "Share of a response's tokens that settle in the last 15% of the layers: the deep-thinking ratio (Chen et al. "
         "2026). Hollow: no interval, or one that reaches 0.",
         "Deep-thinking ratio",
         "Response: 0 wrong, 1 right",
@@ -350,7 +350,7 @@ KINDS: dict[str, Kind] = {
         "block_accuracy",
         _worth,
         "What each block is worth",
-        "Rise in the loss of the right endings, and fall in accuracy with its paired 95 % interval, when the block is "
+        "Rise in the loss of the right endings, and fall in accuracy with its paired 95% interval, when the block is "
         "removed. Circled blocks matter by only one of the two measures.",
         "Cost",
         "Removed block",
@@ -471,7 +471,7 @@ KINDS: dict[str, Kind] = {
         "depth_by_difficulty",
         _scores,
         "Depth score by difficulty",
-        "Mean layer, weighted by the effect of skipping it before the answer, with its 95 % interval over questions. "
+        "Mean layer, weighted by the effect of skipping it before the answer, with its 95% interval over questions. "
         "Hollow: the interval reaches the first or the last layer, or there are fewer than 3 questions.",
         "Layer",
         "Level of difficulty",

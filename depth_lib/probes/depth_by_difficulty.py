@@ -31,7 +31,7 @@ from .layer_effects import measure_layer_effects
 def depth_by_difficulty(
     llm: TransformersModel, examples: Sequence[Example], remote: bool | str = False, budget: int | None = None
 ) -> Result:
-    """How skipping block s before the answer affects later blocks and the output, by level of difficulty.
+    """How skipping block s before the answer affects later blocks and the output, by difficulty level.
 
     >>> llm = dl.load_model("toy-4l")
     >>> result = dl.depth_by_difficulty(llm, dl.load_examples("sums", 2))

@@ -33,7 +33,7 @@ def bytes_of_a_token(llm, h, gradients):
 
 
 def _half_of_a_server(llm, size):
-    """Half of the bytes that NDIF (0.1.2) lets a model's process take beside the weights: 15 % of them and 500 MiB,
+    """Half of the bytes that NDIF (0.1.2) lets a model's process take beside the weights: 15% of them and 500 MiB,
     shared by as many GPUs of 40 GB as hold them. The other half is for what a probe keeps.
 
     Free memory does not count, as it differs between processes that run one request together.

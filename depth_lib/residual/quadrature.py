@@ -21,7 +21,7 @@ def converged(sample, tolerance, eps, most):
     - d² / s, or d where d > s: d is the difference from Simpson's rule, s the integral of |v − its mean|
     - 2 |m|, with m = Σ_t ∫ v_t dr − (F(end) − F(start)), in which a jump between two points shows
 
-    It covers the true error of 99 % of sums of steps and of 97 % of sums of cusps (tests/probes/test_quadrature.py).
+    It covers the true error of 99% of sums of steps and of 97% of sums of cusps (tests/probes/test_quadrature.py).
     Nothing is refined for 5 eps F, which is rounding, nor below a width of eps.
 
     Returns `integral` [T], `n_nodes`, `f`, F(0) and F(1), and `error`, the largest of a token with rounding added,

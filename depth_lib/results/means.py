@@ -7,7 +7,7 @@ _Z = NormalDist().inv_cdf(0.975)
 
 
 def paired_change(n: int, gained: int, lost: int) -> tuple[float, float, float]:
-    """The change of a share of right answers to n paired questions, and the ends of its 95 % interval.
+    """The change of a share of right answers to n paired questions, and the ends of its 95% interval.
 
     The interval is Wald's with half a question more in each of the four cells (Agresti and Min 2005, Statistics in
     Medicine 24). gained, lost: how many questions are answered rightly only after, or only before.

@@ -31,10 +31,10 @@ class Schema:
 
     `papers`: the keys that a result must have, the papers' own where they have the probe; `ours`: further ones. Both
     are "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of prompts and F of those
-    long enough for future mode. E is the number of examples on K levels of difficulty. Any other letter is one number
+    long enough for future mode. E is the number of examples on K difficulty levels. Any other letter is one number
     per file.
     `settings`: the arguments that a run passes to the probe. `function`: its public name, if it differs from the
-    row's. `reads`: what a run passes of its texts: "prompts", "examples" with levels of difficulty, "baseline" prompts,
+    row's. `reads`: what a run passes of its texts: "prompts", "examples" with difficulty levels, "baseline" prompts,
     or "" for the question alone. `version`: raise it when a mistake in the probe is corrected; older results are then
     computed again.
     """
@@ -75,7 +75,7 @@ class Schema:
 
     @property
     def by_level(self) -> bool:
-        """Whether the probe runs on examples with levels of difficulty."""
+        """Whether the probe runs on examples with difficulty levels."""
         return self.reads == "examples"
 
     def name(self, n: int, pair: str = "", changed: str = "") -> str:

@@ -101,7 +101,7 @@ class Notebook:
                 say(f"  {self.title}: {name} ({len(left)} to go)")
         self.waiting_for = left
         if sys.stdout.isatty() and (bars := re.findall(r"([\w ,]+): +(\d+)%\|", tail(self.log))):
-            print(f"\r\x1b[2K  {self.title}: {bars[-1][0].strip()}, {bars[-1][1]} %", end="\r", flush=True)
+            print(f"\r\x1b[2K  {self.title}: {bars[-1][0].strip()}, {bars[-1][1]}%", end="\r", flush=True)
 
     def ended(self) -> bool:
         """Print how the notebook ended, and return whether it is finished."""

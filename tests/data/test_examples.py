@@ -1,4 +1,4 @@
-"""Examples with levels of difficulty: drawn, from files, from the samples that ship with the package, from the Hub."""
+"""Examples with difficulty levels: drawn, from files, from the samples that ship with the package, from the Hub."""
 
 import random
 import re
@@ -16,7 +16,7 @@ MATH = {"problem": "Find $x$.", "level": "Level 3", "type": "Intermediate Algebr
 def test_a_dataset_does_not_need_the_files_of_others(own):
     own(TYPO=1)
     assert len(load_examples("sums", 1)) == 5
-    with pytest.raises(PromptError, match="'gsm8k' has no levels of difficulty; choose from math, mquake, sums"):
+    with pytest.raises(PromptError, match="'gsm8k' has no difficulty levels; choose from math, mquake, sums"):
         load_examples("gsm8k", 1)
 
 

@@ -173,7 +173,7 @@ def scores_table(repeats: int) -> str:
 DOCUMENT = """# How often the intervals cover the truth
 
 These tables are printed by `python -m tests.effective_depth.coverage`. The true value of each simulated study is known.
-Each cell gives the percentage of 95 % intervals that cover it: the mean over kinds of noise, and in parentheses the
+Each cell gives the percentage of 95% intervals that cover it: the mean over kinds of noise, and in parentheses the
 lowest. The number after the comma is the mean width of the intervals.
 
 All intervals come from the jackknife: each prompt is left out once, and Student's t accounts for the number of prompts.
@@ -189,8 +189,8 @@ layers earlier than the first's. Where both read the same prompts, the same prom
 
 {differences_table}
 
-**A depth score** and its slope over three levels of difficulty, {scores} studies each; width in layers. If a few
-examples dominate (skewed: a lognormal weight on layer 0), the intervals cover the truth in only 88 to 92 % of the
+**A depth score** and its slope over three difficulty levels, {scores} studies each; width in layers. If a few
+examples dominate (skewed: a lognormal weight on layer 0), the intervals cover the truth in only 88 to 92% of the
 studies.
 
 {scores_table}

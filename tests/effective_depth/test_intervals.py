@@ -199,7 +199,7 @@ def test_the_depth_score_is_the_centre_of_the_mean_profile_with_the_error_of_a_r
 def test_intervals_cover_the_true_depth_as_often_as_they_say(rule, n_prompts):
     """Where curves cross steeply and slowly; prompts that differ evenly and a few by much, by layer and as a whole."""
     shares = [share for kind in CURVES for share, _ in depth_cells(rule, CURVES[kind][rule], n_prompts, 60)]
-    # of 60 intervals that cover the truth with 93 %, fewer than 50 do in one of 1,000 cells
+    # of 60 intervals that cover the truth with 93%, fewer than 50 do in one of 1,000 cells
     assert np.mean(shares) >= 0.95 and np.min(shares) >= 50 / 60, shares
 
 

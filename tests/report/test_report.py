@@ -75,7 +75,7 @@ def test_the_first_thing_is_the_summary_and_each_kind_has_one_heading_with_its_d
     order = [
         "Effective depth of",
         "One dot per model",
-        "the layer (ratio) [95 % interval]",
+        "the layer (ratio) [95% interval]",
         "How size, training and task",
     ]
     order += ["The figures", KINDS["cosine"].title, KINDS["layer_effects"].title, "Where the numbers come from"]
