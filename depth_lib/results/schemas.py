@@ -294,7 +294,7 @@ def mismatch(probe: str, result: Mapping, any_mode: bool = False) -> str | None:
     if problem := misfit(schema.shapes, result, sizes):
         return problem
     if "K" in sizes and "levels" in schema.shapes.keys() - result:  # they say what K counts
-        return "it has values without levels"
+        return f"it has {next(key for key in result if schema.shapes.get(key, '').startswith('K'))} without levels"
     if "T" in sizes and (n := len(result.get("tokens") or range(sizes["T"]))) != sizes["T"] and schema.tokens_file:
         return f"it has {n} tokens, but {sizes['T']} columns"
     return None
