@@ -64,6 +64,7 @@ def test_every_probe_reads_back_equal_with_its_meta_under_the_papers_name(tmp_pa
         ("relative_contribution", {"att_cos": torch.tensor([0.1] * 7 + [torch.nan])}, "att_cos is not finite"),
         ("residual_erasure", {"tokens": ["a", "b"]}, f"it has 2 tokens, but {len(TOKENS)} columns"),
         ("depth_by_difficulty", {"levels": None}, "without levels"),
+        ("logit_lens", {"mine": np.array([None])}, "object.*leave out what is no tensor"),
         ("block_removal", {"removal_loss": torch.full((3, 8), torch.inf)}, "removal_loss is not finite"),
     ],
 )
