@@ -166,7 +166,7 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
 
     Raises ValueError for fewer than two models or results, for models without prompts, or if the results share no probe
     on the same data set. Raises MissingArtifact for a folder without results.
-    Cost: two forward passes per prompt for models; else none.
+    Cost: two forward passes per prompt for models; otherwise none.
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
         raise ValueError(

@@ -37,7 +37,7 @@ _AT_ONCE = 4096  # tokens whose states are in memory in float64
 def linear_maps(
     source: TransformersModel, target: TransformersModel, texts: Sequence[str], what: str = "residual"
 ) -> Result:
-    """How well each layer of `target` is an affine function of each layer of `source`.
+    """How well an affine map predicts each layer of `target` from each layer of `source`.
 
     >>> llm = dl.load_model("toy-4l")
     >>> maps = dl.linear_maps(llm, llm, dl.load_prompts("gsm8k", 12, source="embedded"))

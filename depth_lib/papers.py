@@ -84,7 +84,7 @@ def paper(
 
     Raises ValueError for an unknown figure or a result of a different probe, and MissingArtifact for a folder
     without its results.
-    Cost: for a model, its probe on these prompts; else none.
+    Cost: for a model, its probe on these prompts; otherwise none.
     """
     figure = re.sub(r"(?i)^fig(ure|\.)?\s*", "", str(figure))
     if figure in NOT_DRAWN:

@@ -38,7 +38,7 @@ NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
 
 
 class ParamsError(ValueError):
-    """Wrong parameters or names: one line per problem, with file, key and allowed values."""
+    """Invalid or unknown parameters: one line per problem, with file, key and allowed values."""
 
     def _render_traceback_(self, *_: object) -> list[str]:
         """The message alone, for a notebook."""
@@ -70,7 +70,7 @@ class Params(BaseModel):
 
     MODEL: str = Field("toy-8l", description="a name in params/models, a folder, a GGUF file or a Hub id")
     MODEL_ID: str | None = Field(
-        None, description="Hub id, folder or file of the weights, if MODEL is a name of your own"
+        None, description="Hub id, folder or file of the weights, if MODEL is your own name for it"
     )
     REVISION: str | None = Field(None, description="branch, tag or commit on the Hub; by default the newest")
     DTYPE: Literal["bfloat16", "float16", "float32", "float64"] = Field(
@@ -83,7 +83,7 @@ class Params(BaseModel):
     PASSES: int = Field(
         1, ge=1, description="how many times the blocks run; each pass has its own layers in the results"
     )
-    LENS: str | None = Field(None, description="a lens file; logit_lens then runs both without and with it")
+    LENS: str | None = Field(None, description="a lens file; logit_lens then runs both with and without it")
     CONTROL: bool = Field(False, description="also measure the same architecture with random weights")
     REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], BeforeValidator(_no_number)] = Field(
         False, description='run on NDIF, or on the server at a URL; "local" tests a remote run on this machine'

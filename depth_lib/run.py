@@ -173,7 +173,7 @@ class Run:
     - params: the parameters
     - llm: the model, loaded on first use
 
-    Raises ParamsError, which lists every wrong parameter, and ValueError for prompts that are not texts.
+    Raises ParamsError, which lists every invalid parameter, and ValueError for prompts that are not texts.
     Cost: no forward pass; `result` computes missing results.
     """
 
@@ -247,7 +247,7 @@ class Run:
 
     @property
     def lacking(self) -> list[str]:
-        """Names of the requested results that are not done."""
+        """Names of the requested results that are missing or out of date."""
         return [name for name, (probe, changed) in self.asked.items() if not self.is_done(probe, **changed)]
 
     def path(self, probe: str, **changed: object) -> Path:
@@ -262,7 +262,7 @@ class Run:
     def made_from(self, *probes: str) -> dict:
         """The settings that determine these probes' results.
 
-        Within a run, these settings differ between probes only in the texts that are read.
+        All probes of a run share them, except the hashes of the texts that they read.
         """
         params = self.params
         how = {"dtype": params.DTYPE, "quantization": params.QUANTIZATION, "remote": False}
@@ -451,7 +451,7 @@ class Run:
         - changed: changed arguments of the probe, such as part="mlp"; they become part of the file's name
 
         Raises OtherSettings if the folder has results with different settings and REPLACE is not set, and ParamsError
-        for an unknown argument. Errors of the model, the prompts, the probe and the disk are passed on.
+        for an unknown argument. Errors from loading the model or prompts, running the probe or writing files propagate.
         """
         from .results.artifacts import load_artifact
 

@@ -51,14 +51,15 @@ class DepthLog:
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
         """Measure a transformers model, and return its row of `to_frame`.
 
-        - model: the model being trained; every module stays in train or eval mode as it was
+        - model: the model being trained; every module keeps its train or eval mode
         - step: the number of the training step, not smaller than in the previous call; measuring a step again replaces
           its row
 
         Runs `relative_contribution` and `logit_lens` without gradients. A missing depth is NaN, and `reason` says why.
         If a weight is not finite, the row is NaN.
 
-        Raises ValueError for an earlier step or for sharded weights, and ModelError as `load_model` does.
+        Raises ValueError for an earlier step or for sharded weights, and ModelError in the same cases as
+        `load_model`.
         Cost: two forward passes per prompt, and the unembedding of every layer.
         """
         if not isinstance(model, nn.Module):
@@ -111,7 +112,7 @@ class DepthLog:
     def to_frame(self) -> pd.DataFrame:
         """A DataFrame with one row per measurement.
 
-        - step: as given to `measure`
+        - step: as passed to `measure`
         - loss: the mean loss of the prompts, nats per token
         - cosine, kl, overlap: the ratios (layer + 1) / L; NaN without a depth
         - largest_kl: the lens's largest KL divergence over layers, nats

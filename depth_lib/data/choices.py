@@ -33,7 +33,7 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
 
     Returns a list of Choice(context, endings, right), where `right` is the index of the right ending.
 
-    Raises PromptError for a row without these fields, and as `load_prompts` does.
+    Raises PromptError for a row without these fields, and in the same cases as `load_prompts`.
     Cost: no forward pass.
     """
     check_count("n_examples", n_examples)

@@ -43,7 +43,7 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     Returns a list of Example(level, question, answer, within). With within=True, `depth_by_difficulty` measures at
     positions inside the answer (worked solutions), not at the one that predicts its first token.
 
-    Raises PromptError for a data set without levels, and as `load_prompts` does.
+    Raises PromptError for a data set without levels, and in the same cases as `load_prompts`.
     Source: Csordás et al. 2025, section 4.
     Cost: no forward pass.
     """

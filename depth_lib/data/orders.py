@@ -40,15 +40,15 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
     >>> dl.orders("swaps", 3)
     [[1, 0, 2], [0, 2, 1]]
 
-    - kind: "removals" (without a stretch of n blocks), "repeats" (a stretch twice), "reversals" (a stretch of two or
-      more, last block first) or "swaps" (two neighbours exchanged)
+    - kind: "removals" (a stretch of n blocks is left out), "repeats" (it runs twice), "reversals" (it runs last block
+      first, for n of two or more) or "swaps" (two adjacent blocks are swapped)
     - n_layers: L
     - sizes: the numbers n of blocks in a stretch: a list, "doubling" (1, 2, 4 … up to half of them) or "all"; ignored
       for swaps
 
     Returns a list of orders, one for every start and every n.
 
-    Raises ValueError for an unknown kind, for a wrong n_layers, and for sizes outside 1..L − 1.
+    Raises ValueError for an unknown kind, an invalid n_layers, and sizes outside 1..L − 1.
     Cost: none.
     """
     if problem := not_among(KINDS, "kind", kind):

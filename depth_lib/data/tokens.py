@@ -17,8 +17,8 @@ _TABLES = (*FORMATS, ".json", ".tsv", ".xlsx", ".gz")  # what the name of a file
 def texts_of(texts: object, name: str = "prompt") -> list[str]:
     """The texts as a list.
 
-    Raises ValueError without texts, for the name of a file or a data set, for a table, and for anything else that is
-    not a text.
+    Raises ValueError if there are no texts, for the name of a file or a data set, for a table, and for anything
+    else that is not a text.
 
     name: what messages call a text.
     """

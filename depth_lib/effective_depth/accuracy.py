@@ -18,7 +18,7 @@ def accuracy(result: Mapping) -> Estimate:
 
     - result: from `choice_accuracy`
 
-    Raises ValueError without choices.
+    Raises ValueError if there are no choices.
     Cost: no forward pass.
     """
     correct = _right(result)
@@ -38,7 +38,8 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
     The interval is Wald's, with half a question added to each cell of the 2 × 2 table (right or wrong, before and
     after).
 
-    Raises ValueError for different choices, as far as the results say which.
+    Raises ValueError if before and after were measured on different choices (for results that do not record them, if
+    their numbers differ).
     Source: Agresti and Min 2005, Statistics in Medicine 24.
     Cost: no forward pass.
     """

@@ -141,7 +141,8 @@ def difference_interval(first: Mapping, second: Mapping, rule: Rule) -> tuple[fl
     The interval holds every pair of depths (a, b) with a in the first interval and b in the second. Half widths add
     there, and the error of a difference is at most the sum of both errors, so the level needs no correction.
     If both read the same prompts, a pair must also pass a test that the gaps differ where they have to. The same prompt
-    is left out of both, so that noise that both share cancels. Raises NoInterval as `depth_interval` does.
+    is left out of both, so that noise that both share cancels. Raises NoInterval in the same cases as
+    `depth_interval`.
     """
     results, paired = (first, second), same_prompts(first, second)
     gaps = [gaps_of(result, rule) for result in results]

@@ -150,7 +150,7 @@ def effective_depth_cosine(
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
-    Raises ValueError if a curve has values that are not finite or not possible.
+    Raises ValueError if a curve has values that are not finite or out of range.
     Source: Hu et al. 2025, Table 1.
     Cost: no forward pass.
     """
@@ -170,7 +170,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
-    Raises ValueError if a curve has values that are not finite or not possible.
+    Raises ValueError if a curve has values that are not finite or out of range.
     Source: Hu et al. 2025, Table 1.
     Cost: no forward pass.
     """
@@ -191,7 +191,7 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 
-    Raises ValueError if a curve has values that are not finite or not possible.
+    Raises ValueError if a curve has values that are not finite or out of range.
     Source: Hu et al. 2025, Table 1.
     Cost: no forward pass.
     """

@@ -47,9 +47,9 @@ def plot(kind: str, result: Mapping, ax: Axes | None = None, title: str | None =
     <Axes: xlabel=...>
 
     - kind: the figure's name; `dl.kinds_of` lists them
-    - result: one, or several {name: result}; curves share a panel, heat maps have a row each
+    - result: a result, or a dict {name: result}; curves share a panel, heat maps have a row each
     - ax: where to draw a figure of one panel; by default a new figure
-    - title: instead of the figure's own
+    - title: replaces the figure's default title
     - prompts: also draw each prompt's curve, thin and grey
 
     Returns the first axes.
@@ -108,8 +108,8 @@ def study_figure(
 ) -> Figure | None:
     """A panel for each model × data set in the papers' layout: a row per training, sizes from left to right.
 
-    datasets: side by side; pair: the question, for a kind about one; title: instead of the figure's own. None if the
-    study has no such result.
+    datasets: side by side; pair: the question, for a kind about one; title: replaces the figure's default title. None
+    if the study has no such result.
     """
     kind = find_kind(kind) if isinstance(kind, str) else kind
     results, rows = study.of(f"{kind.probe}:{pair}" if pair else kind.probe), []

@@ -54,7 +54,7 @@ def fit_lens(
     - texts: list of strings; the first 128 tokens of each are used, and texts under 18 tokens (ridge: 2) are left
       out
     - kind: "jacobian" or "ridge"
-    - path: a `.pt` file to write; a file that is already there is renamed. If the fit is interrupted, repeat the call
+    - path: a `.pt` file to write; a file that is already there is renamed. If the fit is interrupted, rerun the call
       to resume it
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
@@ -62,7 +62,7 @@ def fit_lens(
     Returns a Lens:
 
     - A [L, d, d], b [L, d]: float32
-    - kind: as given
+    - kind: as passed
     - unembedding: a hash of the model's unembedding
     - save(path): writes the file that `path=` would
 

@@ -96,7 +96,7 @@ def load_model(
     - tensor_parallel: the number of GPUs that share each layer, in as many processes started by `torchrun`
     - passes: how many times the blocks run, as in `dl.unroll`; by default once
 
-    For a name in params/models, its file gives the values that you leave out.
+    For a name in params/models, arguments that you leave out are taken from its params file.
 
     Returns nnsight's TransformersModel, which also has `llm.blocks`, `llm.ln_final` and `llm.unembed`. If attention
     and MLP cannot be told apart, a warning says so.
@@ -273,7 +273,7 @@ def _resolve(name):
 
 
 def _nearest(name):
-    """One line about an unknown name: the value to give, or similar names."""
+    """One line about an unknown name: the value to pass, or similar names."""
     if address := _ADDRESS.fullmatch(name):
         hub_id, revision, file = address.groups()
         revision = f", revision={revision!r}" if revision not in (None, "main") else ""

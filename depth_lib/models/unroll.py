@@ -27,13 +27,13 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
 
     - model: a transformers model in memory: any decoder that is one stack of blocks, or Ouro
     - passes: how many times the stack runs; Ouro's own number by default
-    - norm_between: apply the final norm after each pass, as part of its last block; by default True for Ouro alone
+    - norm_between: apply the final norm after each pass, as part of its last block; True by default only for Ouro
 
     Returns a transformers model for `dl.load_model(unrolled, tokenizer)`. It runs without a cache and cannot be saved.
     With a norm between passes, attention and MLP cannot be measured separately: only the blocks' inputs and outputs
     are.
 
-    Raises ModelError for anything other than a transformers model, and ValueError for passes below 1 or not whole.
+    Raises ModelError for anything other than a transformers model, and ValueError if passes is not a positive integer.
     Raises ArchitectureError for a model that is not a single stack of blocks, such as one with its own loop (except
     Ouro).
     Source: Zhu et al. 2025 (Ouro, arXiv 2510.25741).

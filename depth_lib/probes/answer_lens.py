@@ -37,7 +37,7 @@ def answer_lens(
     and answer_ranks = 1 + the number of entries of z_l above z_l[token].
 
     - llm: from `load_model`
-    - question, answer: strings, tokenised together; to measure a whole text, give its first word as the question and
+    - question, answer: strings, tokenised together; to measure a whole text, pass its first word as the question and
       the rest as the answer
     - lens: from `load_lens` or `fit_lens`, or its path; by default the logit lens
     - remote: True for NDIF, or the address of a server

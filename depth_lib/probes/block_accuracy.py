@@ -49,7 +49,7 @@ def block_accuracy(
     - `choice_loss` [K]: how much the loss of the right endings rises, nats per token, mean over choices
     - `correct_by_prompt` [C, K], `unchanged_correct` [C]: 1 for a right answer, else 0
 
-    Raises ValueError as `choice_accuracy` does, for an empty list of orders, and for a block number outside 0..L − 1.
+    Raises ValueError in the same cases as `choice_accuracy`, and for an empty list of orders.
     Sources: 2605.14075; 2510.02091; 2602.01997 (arXiv), on importance by loss and by accuracy.
     Cost: one forward pass per ending, and about L / 2 more to remove each block in turn.
     """

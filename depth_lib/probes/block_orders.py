@@ -48,8 +48,8 @@ def block_orders(
 
     - llm: from `load_model`
     - prompts: list of strings
-    - orders: a list of K orders, for example from `dl.orders`, or the names of kinds of orders, as
-      `dl.orders` takes them
+    - orders: a list of K orders, for example from `dl.orders`, or a string with kinds from `dl.orders`, separated by
+      spaces, such as "swaps removals"
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass
 

@@ -70,8 +70,8 @@ def block_removal(
 
     Losses of one-token prompts are NaN and are left out of all means, with a warning.
 
-    Raises ValueError for a size outside 1..L − 1, sizes with a part, an unknown part, a prompt without tokens, or
-    prompts that all have a single token.
+    Raises ValueError for a size outside 1..L − 1, sizes with part="attention" or "mlp", an unknown part, a prompt
+    without tokens, or prompts that all have a single token.
     Source: Men et al. 2024 (ShortGPT, arXiv 2403.03853); Gromov et al. 2024 (2403.17887); He et al. 2024 (LLM-Drop,
     2406.15786).
     Cost: two forward passes per prompt, and up to L / 2 more for each n; "refined" adds as many for each

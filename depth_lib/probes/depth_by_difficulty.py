@@ -56,7 +56,7 @@ def depth_by_difficulty(
     - layer_effect_rounding_floor, output_effect_rounding_floor [E]: effects below this may be rounding errors (only in
       half precision or with quantised weights)
 
-    Raises ValueError without examples, or for an example with no answer or no token between the first one and t.
+    Raises ValueError if there are no examples, or for one with no answer or no token between the first one and t.
     Source: Csordás et al. 2025, Figure 7.
     Cost: as `layer_effects` for one position per example, up to four with within=True.
     """

@@ -29,15 +29,15 @@ def future_erasure(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """The largest change in any later prediction if a token's residual stream, or those of all tokens before it but the
-    first, is replaced by the mean.
+    """The largest change in any later prediction when a token's residual stream is replaced by the mean.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.future_erasure(llm, "5 + 7 = ", "12", prompts)["past_erasure"].shape
     torch.Size([5, 10])
 
     future_erasure[l, t] = max ‖y[i] − ȳ[i]‖₂ over i > t, when h_l[t] is replaced by u_l as in `residual_erasure`.
-    past_erasure[l, t] replaces tokens 1..t − 1 together, and takes the maximum over i ≥ t.
+    past_erasure[l, t] replaces tokens 1..t − 1 together (all before t except the first), and takes the maximum over
+    i ≥ t.
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together
@@ -51,7 +51,7 @@ def future_erasure(
     - <key>_rounding_floor [L + 1]: as for `residual_erasure`
     - tokens: T strings
 
-    Raises ValueError as `residual_erasure` does.
+    Raises ValueError in the same cases as `residual_erasure`.
     Source: Csordás et al. 2025, section 3.4.
     Cost: as for `residual_erasure`, with twice as many passes of the erased sequences.
     """

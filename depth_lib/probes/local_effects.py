@@ -51,7 +51,7 @@ def local_effects(
     - max_<mode>_local_rounding_floor [P]: effects below this may be rounding errors (only in half precision or with
       quantised weights)
 
-    Raises ValueError as `layer_effects` does.
+    Raises ValueError in the same cases as `layer_effects`.
     Source: Csordás et al. 2025, Figure 5.
     Cost: one forward pass per prompt, and (L − 1) / 2 more for each position.
     """

@@ -70,7 +70,7 @@ def logit_lens(
     - at: "all" positions of the prompts, or the "last" of each
     - per_token: also keep `jsd` and `tokens`
 
-    Returns a dict of float32 tensors, whose entry l of L is measured at the input of block l:
+    Returns a dict of float32 tensors. Entry l of L is measured at the input of block l:
 
     - `res_kl_divs` [L]: KL(p_l ‖ y) in nats; `res_overlaps` [L]: |top5(p_l) ∩ top5(y)| / 5
     - `res_top1`, `res_in_top3`, `res_in_top5`, `res_in_top10` [L]: the share of positions whose final top token is

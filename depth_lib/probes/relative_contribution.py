@@ -72,7 +72,7 @@ def relative_contribution(
     If attention and MLP cannot be told apart, the values of both are NaN.
     Raises ValueError for a prompt without tokens, or answers that do not fit the prompts.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), Figures 2, 15, 16; angles: Gromov et al. 2024 (arXiv 2403.17887).
-    Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].
+    Cost: a forward pass per prompt. Memory: the residual streams of one prompt, [L + 1, T, d].
     """
     arch, measured = verified_arch(llm), [(ids, first) for ids, first, _ in measured_tokens(llm, prompts, answers, at)]
     how = {"remote": remote, "over": "prompts", "gives": GIVES, "label": "contribution"}

@@ -9,7 +9,7 @@ class RemoteError(Exception):
     - host: the server's URL
     - job_id: the job's id, or None
     - server_text: the server's message, or None
-    - retry: what repeating the call would do: "ask" asks the server for the running job's result again, "send" sends a
+    - retry: what rerunning the call would do: "ask" asks the server for the running job's result again, "send" sends a
       new one; None: it would fail again
     """
 

@@ -39,7 +39,7 @@ class Journal:
         if older:
             raise RemoteError(
                 f"the server redeployed the model between two jobs ({older[0].runs}, then {last.runs}), whose "
-                "results are not combined; run again to repeat the older ones",
+                "results are not combined; rerun to compute the older ones again",
                 retry="send",
             )
         self.facts += [{"id": job.job_id, "cost": job.meta} for job in jobs]

@@ -60,7 +60,7 @@ def _check_name(host: str, variable: str) -> None:
 def host_and_key(remote: bool | str) -> tuple[str, str]:
     """The server that `remote` names and the key for it, which may be "" for your own server.
 
-    Raises NotReady without a host, for one whose name is not known, or for NDIF without a key.
+    Raises NotReady if there is no host, for one whose name is not known, or for NDIF without a key.
     """
     host = host_of(remote)
     if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
@@ -80,7 +80,7 @@ def method_there(remote: bool | str, method: str | None) -> str:
     """ "gradients" or "increments": as requested, or as the server allows.
 
     NDIF runs jobs of keys with the tag `trusted` beside the weights, and others in a sandbox, which returns no
-    gradients. Raises NotReady without a key or host.
+    gradients. Raises NotReady if there is no key or host.
     """
     if method and (problem := not_among(("gradients", "increments"), "method", method)):
         raise ValueError(problem)

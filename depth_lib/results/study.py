@@ -151,7 +151,7 @@ def load_results(
     ['logit_lens']
 
     - folder: such as "outputs"
-    - models, datasets: only these
+    - models, datasets: names to include; by default all
 
     Returns a DataFrame:
 

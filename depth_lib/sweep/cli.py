@@ -409,7 +409,7 @@ def main(typed: Sequence[str] | None = None) -> int:
     try:
         return depth_lib.main(typed, prog_name="depth-lib", standalone_mode=False) or 0
     except click.Abort:
-        print("stopped; repeat the command to resume", file=sys.stderr)
+        print("stopped; rerun the command to resume", file=sys.stderr)
         return 130
     except click.ClickException as problem:
         sys.exit(problem.format_message())

@@ -157,7 +157,7 @@ def execute(notebooks: Sequence[Notebook], slots: Sequence[Mapping[str, str]] = 
                     n_failed += not notebook.ended()
                     notebook.held.close()
     except KeyboardInterrupt:
-        say("stopped; finished results are kept; repeat the command to resume")
+        say("stopped; finished results are kept; rerun the command to resume")
         return 130
     finally:
         for notebook, _ in running:

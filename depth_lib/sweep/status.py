@@ -76,4 +76,4 @@ def _notes(run: Run) -> Iterator[str]:
     if process := holder(run.sweeps):
         yield f"running ({process})"
     elif (partial := run.folder / "probe.partial.ipynb").exists():
-        yield f"not finished: {why_failed(partial)}; repeat the command to resume"
+        yield f"not finished: {why_failed(partial)}; rerun the command to resume"

@@ -103,7 +103,7 @@ def test_papermill_names_no_parameter_of_a_run_as_unknown(tmp_path):
 def test_an_interrupt_before_anything_runs_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(Run, "__init__", lambda *given: signal.raise_signal(signal.SIGINT))
     assert cli.main(["status", "--set", "demo"]) == 130
-    assert capsys.readouterr().err.strip() == "stopped; repeat the command to resume"
+    assert capsys.readouterr().err.strip() == "stopped; rerun the command to resume"
 
 
 @pytest.mark.parametrize("last", ["[IPKernelApp] WARNING | Parent appears to have exited.", "Ending Cell 19----------"])
