@@ -68,7 +68,9 @@ def load_prompts(
     alone = column is not None or suffix == ".txt"
     if alone and (source != "hub" or not suffix):
         raise PromptError(
-            "column= is for a file passed instead of a data set's name, without source=: "
+            f"source= does not apply to {dataset}, which is itself the file of prompts; leave it out"
+            if column is None
+            else "column= needs a file, not a data set name, and no source=: "
             'dl.load_prompts("mine.jsonl", column="text")'
         )
     if alone:

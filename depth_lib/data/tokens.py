@@ -220,7 +220,7 @@ def measured_tokens(
 
     Raises ValueError for an unknown `at`, or if the numbers of answers and prompts differ.
     """
-    if problem := not_among(("all", "last"), "value of at:", at):
+    if problem := not_among(("all", "last"), "at", at):
         raise ValueError(problem)
     if answers is None:
         firsts = ((ids, len(ids) - 1 if at == "last" else 0) for ids in tokenize(llm, prompts))

@@ -93,7 +93,7 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
         if not kind.values(one):
             whose = f'"{name}"' if name else "yours"
             lacking = [key for key in dict.fromkeys(re.findall(r'"\w+"', kind.needs)) if key[1:-1] not in one]
-            has = f"has no {listed(lacking)}" if lacking else "does not fit"
+            has = f"has no {listed(lacking)}" if lacking else f"lacks the {kind.needs.split()[0]}"
             if isinstance(one, Result) and one.probe != kind.probe:
                 has = f"is from {one.probe}"
             raise ValueError(f"this figure needs a {kind.probe} result with {kind.needs}; {whose} {has}")

@@ -335,7 +335,7 @@ KINDS: dict[str, Kind] = {
         "Deep-thinking ratio",
         "Response: 0 wrong, 1 right",
         "scores",
-        optional='"settling" and "correct", for responses (generate=): result | {"correct": [1, 0, …]}',
+        optional='responses and "correct", 1 or 0 for each: dl.logit_lens(…, generate=64) | {"correct": [1, 0, …]}',
     ),
     "direct_effects": Kind(
         "direct_effects",
@@ -436,6 +436,7 @@ KINDS: dict[str, Kind] = {
         "Rise in the loss (nats per token) when n blocks run twice in a row; below 0, the loss falls.",
         "Loss increase (nats)",
         "First repeated block",
+        optional='repeats of every stretch of n blocks: dl.orders("repeats", n_layers)',
     ),
     "swaps": Kind(
         "block_orders",
@@ -444,6 +445,7 @@ KINDS: dict[str, Kind] = {
         "Rise in the loss (nats per token) when this block and the next are swapped.",
         "Loss increase (nats)",
         "First block",
+        optional='swaps of all neighbouring blocks: dl.orders("swaps", n_layers)',
     ),
     "effects_by_level": Kind(
         "depth_by_difficulty",

@@ -83,7 +83,7 @@ def arch_to_change(llm: TransformersModel, part: str = "layer", whole: str = "la
     name: what the argument `part` is called, and `whole` its value for whole blocks. Raises ValueError for an unknown
     part, for one of a model that is read block by block, and for a model whose blocks pass on more than the residual.
     """
-    if problem := not_among((whole, "attention", "mlp"), f"value of {name}:", part):
+    if problem := not_among((whole, "attention", "mlp"), name, part):
         raise ValueError(problem)
     arch = verified_arch(llm)
     if not arch.can_skip_blocks:

@@ -136,7 +136,10 @@ def load_model(
     passes = entry.get("PASSES", 1) if passes is None else passes
     here = remote in (False, "local")
     if passes != 1 and not here:
-        raise ModelError(f"passes={passes} unrolls the model on this machine; use remote=False or passes=1")
+        raise ModelError(
+            f"passes={passes} cannot be combined with remote={remote!r}: models are unrolled on this machine; "
+            "use remote=False or passes=1"
+        )
     revision = revision or entry.get("REVISION")
     if revision and (source in WHEELS or Path(source).exists()):
         raise ModelError(f"{str(name)!r} is not on the Hub, so revision={revision!r} does not apply; leave it out")
@@ -279,7 +282,7 @@ def _nearest(name):
         revision = f", revision={revision!r}" if revision not in (None, "main") else ""
         return f"{name!r} is a URL; use the Hub id: dl.load_model({hub_id + (file or '')!r}{revision})"
     if at := re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)@([^@]+)", name):
-        return f"{name!r} has its revision in the name; use dl.load_model({at[1]!r}, revision={at[2]!r})"
+        return f"{name!r} includes a revision; use dl.load_model({at[1]!r}, revision={at[2]!r})"
     if owner := _OWNERS.get(name.partition("-")[0]):
         return f"{name!r} has no owner; use dl.load_model({f'{owner}/{name}'!r})"
     if "/" in name or name.startswith(".") or name.lower().endswith(".gguf"):

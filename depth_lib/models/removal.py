@@ -66,11 +66,14 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
     for name, value in (("s", s), ("n", n)):
         if not whole([value]):
             raise ValueError(
-                f"{name} must be an integer, got {value!r}; to list blocks, use dl.reorder_blocks(llm, blocks_to_keep)"
+                f"{name} must be an integer, got {value!r}; to remove blocks that are not consecutive, use "
+                "dl.reorder_blocks(llm, blocks_to_keep)"
             )
     s, n = whole([s, n])
-    if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
-        which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    if s < 0 or n == n_layers or s + n > n_layers:
+        which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}"
         can = f"choose from blocks 0 to {n_layers - 1} and leave at least one"
         raise ValueError(f"cannot remove {which}: {can}")
     return [*range(s), *range(s + n, n_layers)]

@@ -122,7 +122,7 @@ def test_prompts_without_the_special_tokens_of_a_chat_template_are_noticed(modul
 
 
 def test_a_place_or_a_method_that_is_not_known_is_named(toy):
-    with pytest.raises(ValueError, match='unknown value of at: "first"; use'):
+    with pytest.raises(ValueError, match='unknown at "first"; use'):
         dl.logit_lens(toy, ["5 + 7 = 12"], at="first")
     with pytest.raises(ValueError, match='unknown method "gradient"; did'):
         dl.integrated_gradients(toy, "5 + 7 = ", "12", method="gradient")
