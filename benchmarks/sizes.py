@@ -1,7 +1,7 @@
 """The table of docs/speed.md on what a 7B and a 70B need, computed, not measured:
 `.venv/bin/python -m benchmarks.sizes`
 
-Memory: of the published configs' shapes, with 2 % for buffers; quantised are the blocks' linear layers. Time: the
+Memory: of the published configs' shapes, with 2% for buffers; quantised are the blocks' linear layers. Time: the
 products that cannot be avoided (`floor`), for ten prompts of 200 tokens, at a rate that one H100 has for them in
 bfloat16, `RATE`; the page's other table has how much longer the probes take.
 """

@@ -12,7 +12,8 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from math import inf
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
 
 from .files import path_of
 
@@ -56,11 +57,12 @@ def words(value: Any) -> Any:
 Words = Annotated[list[str], BeforeValidator(words)]  # "a b" and "a,b" are ["a", "b"]
 
 
-def _no_number(value: Any) -> Any:
-    """The value; ValueError for 1 and 0, which are not True and False elsewhere, and for a URL without its scheme."""
-    if type(value) is int or re.match(r"(?!https?://).*[.:]", str(value)):
-        raise ValueError('use True, False, "local" or a URL that begins with http:// or https://')
-    return value
+def _server(value: Any, parsed: Callable[[Any], Any]) -> Any:
+    """The value of REMOTE; ValueError for any other, and for 1 and 0, which are not True and False elsewhere."""
+    with suppress(ValidationError):
+        if type(value) is not int:
+            return parsed(value)
+    raise ValueError('must be True (NDIF), False, "local" (a test on this machine) or a URL with http:// or https://')
 
 
 class Params(BaseModel):
@@ -85,7 +87,7 @@ class Params(BaseModel):
     )
     LENS: str | None = Field(None, description="a lens file; logit_lens then runs both with and without it")
     CONTROL: bool = Field(False, description="also measure the same architecture with random weights")
-    REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], BeforeValidator(_no_number)] = Field(
+    REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], WrapValidator(_server)] = Field(
         False, description='run on NDIF, or on the server at a URL; "local" tests a remote run on this machine'
     )
     DATASET: str = Field(
@@ -162,10 +164,10 @@ def checked(values: Mapping, kind: type[BaseModel] = Params) -> dict:
             if unknown := not_among(kind.model_fields, "parameter", key):
                 lines[key] = unknown
             else:
-                about = kind.model_fields[key].description
-                lines.setdefault(
-                    key, f"{key} is {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')} ({about})"
-                )
+                line = f"{key} is {problem['input']!r}: {problem['msg']} ({kind.model_fields[key].description})"
+                if problem["type"] == "value_error":
+                    line = f"{key} {problem['ctx']['error']}, got {problem['input']!r}"
+                lines.setdefault(key, line)
         raise ParamsError("\n".join(lines.values())) from None
 
 
