@@ -105,7 +105,8 @@ def _model_values(name: str, model_id: str | None) -> dict:
     if known := find_model(name):
         if model_id in params_files("models") and model_id != known["MODEL_ID"]:
             raise ParamsError(
-                f"MODEL_ID is {model_id}, but {name} is the name of a different model; set MODEL to a name of your own"
+                f"MODEL_ID is {model_id}, but {name} is the name of a different model; set MODEL to a name of your "
+                "choice"
             )
         return known
     place = model_id or name
@@ -146,7 +147,7 @@ def _own_dtype(model_id: str) -> str:
 
 
 def _of_notebook(names: Mapping) -> dict:
-    """The parameters among a notebook's globals; ParamsError for a misspelt one in capitals."""
+    """The parameters among a notebook's globals; ParamsError for a misspelt one in upper case."""
     for name in names:
         near = get_close_matches(name, Params.model_fields, cutoff=0.9)
         if near and name.isupper() and name not in {*Params.model_fields, "MODELS", "DATASETS", "ANSWERS"}:
@@ -162,8 +163,8 @@ class Run:
     torch.Size([4])
 
     - cell: names and values of parameters, as `depth-lib run --help` lists them. Any other name is an error, except in
-      a notebook's `globals()`, where only a misspelt parameter in capitals is an error
-    - prompts: your own list of strings; DATASET is then a name of your own. To supply answers as well, define a data
+      a notebook's `globals()`, where only a misspelt parameter in upper case is an error
+    - prompts: your own list of strings; DATASET is then a name of your choice. To supply answers as well, define a data
       set (params file) with ANSWERS
 
     Attributes:

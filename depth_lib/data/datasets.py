@@ -167,7 +167,7 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
             raise PromptError(f"no such file: {name}")
         of, column = "the one whose fields its rows have, such as gsm8k", ', column="text"'
         if name.lower().endswith(".txt"):
-            of, column = "a name of your own", ""
+            of, column = "a name of your choice", ""
         raise PromptError(
             f"{name} is a file: set SOURCE to it, and DATASET to {of}; in Python: dl.load_prompts({name!r}{column})"
         )

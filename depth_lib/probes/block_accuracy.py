@@ -43,7 +43,7 @@ def block_accuracy(
 
     Returns a dict of float32 tensors:
 
-    - `accuracy` [K]: the share of right answers; `unchanged_accuracy` [1]: that of the whole model; `chance` [1]: 1 / E
+    - `accuracy` [K]: the share of right answers; `unchanged_accuracy` [1]: that of the full model; `chance` [1]: 1 / E
     - `change`, `change_low`, `change_high` [K]: accuracy minus the unchanged one, with its 95% interval over
       questions, which are paired (see `accuracy_change`)
     - `choice_loss` [K]: how much the loss of the right endings rises, nats per token, mean over choices

@@ -89,7 +89,7 @@ def integrated_gradients(
 
     A warning names the blocks whose error is above the tolerance. Half precision is coarse: use float32.
 
-    Raises ValueError for an unknown argument, an answer without a token, or gradients that are not finite.
+    Raises ValueError for an unknown argument, an answer that adds no tokens, or gradients that are not finite.
     Raises NotReady for method "gradients" on a server that returns none.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, Figure 6.
     Cost: a forward pass, and for each block up to `max_nodes` forward and backward passes of the blocks after it.
