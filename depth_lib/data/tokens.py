@@ -236,7 +236,15 @@ def measured_tokens(
             f"there are {len(prompts)} prompts and {len(answers)} answers; pass one answer per prompt (repeat "
             "a prompt that has several)"
         )
-    return [_with_answer(llm, *pair, f"prompt {p}") for p, pair in enumerate(zip(prompts, answers, strict=True))]
+    pairs = list(zip(prompts, answers, strict=True))
+    found = [_with_answer(llm, *pair, f"prompt {p}") for p, pair in enumerate(pairs)]
+    repeated = (
+        answer.startswith(prompt) if isinstance(answer, str) else following[: first + 1] == ids[: first + 1]
+        for (prompt, answer), (ids, first, following) in zip(pairs, found, strict=True)
+    )
+    if pairs and all(repeated):  # as generate returns them, and a text-generation pipeline
+        warn("every answer begins with its own prompt, which is then measured again; pass only what follows the prompt")
+    return found
 
 
 def _with_answer(llm, prompt, answer, name):
@@ -251,6 +259,9 @@ def _with_answer(llm, prompt, answer, name):
     before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
     if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:
         raise ValueError(f"the answer to {name} is not a list of the model's token ids; pass a text or token ids")
+    pad = [llm.tokenizer.pad_token_id]
+    if answer[:1] == pad != answer or answer[-2:] == 2 * pad or (answer[-1:] == pad and pad[0] not in end_tokens(llm)):
+        raise ValueError(f"the answer to {name} is padded with token {pad[0]}; pass its own tokens only")
     return before + answer[:-1], len(before) - 1, answer
 
 

@@ -146,7 +146,7 @@ class _Command(click.Command):
                     checked({name: following}, Options)
                 except ParamsError as problem:
                     word += "=true"
-                    odd.append(problem)
+                    odd += [problem] * (following != "--")
             given.append(word)
         try:
             return super().parse_args(ctx, given)

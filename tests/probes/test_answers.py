@@ -120,3 +120,16 @@ def test_a_block_that_adds_nothing_has_no_direct_effect():
     found = dl.direct_effects(llm, "5 + 7 = ", "12")
     for key in ("direct_att", "direct_mlp"):
         assert not found[key][1:3].any() and found[key][[0, 3]].all()
+
+
+def test_answers_that_repeat_their_prompts_are_warned_of_and_padded_ones_refused(toy):
+    prompts, pad = ["5 + 7 = ", "9 + 8 = "], toy.tokenizer.pad_token_id
+    ids = [text_ids(toy.tokenizer, prompt)[0] for prompt in prompts]
+    for answers in ([f"{prompt}12" for prompt in prompts], [[*before, 49] for before in ids]):
+        with pytest.warns(UserWarning, match="every answer begins with its own prompt"):
+            dl.logit_lens(toy, prompts, answers=answers)
+    assert pad == toy.tokenizer.eos_token_id, "which ends an answer once"
+    assert dl.logit_lens(toy, prompts, answers=[[49, pad], [pad]])["n_tokens"].tolist() == [2, 1]
+    for padded in ([pad, 49], [49, pad, pad]):
+        with pytest.raises(ValueError, match=f"the answer to prompt 1 is padded with token {pad}; pass its own"):
+            dl.logit_lens(toy, prompts, answers=[[49], padded])
