@@ -165,7 +165,7 @@ def checked(values: Mapping, kind: type[BaseModel] = Params) -> dict:
                 lines[key] = unknown
             else:
                 line = f"{key} is {problem['input']!r}: {problem['msg']} ({kind.model_fields[key].description})"
-                if problem["type"] == "value_error":
+                if "ctx" in problem and problem["type"] == "value_error":
                     line = f"{key} {problem['ctx']['error']}, got {problem['input']!r}"
                 lines.setdefault(key, line)
         raise ParamsError("\n".join(lines.values())) from None

@@ -37,7 +37,7 @@ PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs"
 FOR_CONTRIBUTORS = {"architectures.md", "coverage.md", "oracles.md", "precision.md", "speed.md"}
 ON_SERVER = "ndif.md"
 HERE = [name for name in PAGES if name not in FOR_CONTRIBUTORS and name != ON_SERVER]
-QUICK = {"results.md", "responses.md"}  # seconds; the others are slow
+QUICK = {"responses.md"}  # a second; the others are slow
 REAL = "SmolLM2-135M-Instruct"  # on README.md and quickstart.md
 KEPT = {  # what a command wrote that takes minutes, and where: tests/real compares it with the model
     "responses.md": (

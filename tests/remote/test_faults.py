@@ -202,6 +202,7 @@ def of_lens(llm):
     return sums | losses | {"n_tokens": torch.full((n,), 2.0), "generated": [[]] * n, "jsd": jsd}
 
 
+@pytest.mark.slow
 def test_a_result_without_a_key_or_of_another_shape_is_refused_with_both_named(llm, loopback):
     right, n, n_layers = of_lens(llm), len(TEXTS), describe(llm).n_layers
     key = "res_kl_divs_sums"

@@ -201,6 +201,7 @@ def toy_loop(passes=1, norm_between=False, order=(), wrapped=(), scale=1.0, head
     return dl.reorder_blocks(llm, order) if order else llm
 
 
+@pytest.mark.slow
 def test_save_replaces_a_result_of_the_same_numbers_and_keeps_those_of_a_model_changed_in_any_way(tmp_path):
     changes = [{}, {"dtype": "float64"}, {"order": [1, 0]}, {"attention": "eager"}, {"scale": 1.001}]
     changes += [{"passes": 2}, {"passes": 3}, {"passes": 2, "norm_between": True}, {"head": 1}, {"head": 3}]

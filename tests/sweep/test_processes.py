@@ -91,6 +91,7 @@ def test_a_disk_that_is_full_is_named_where_neither_notebook_nor_log_can_say_so(
         assert not notebook.ended() and said in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_papermill_names_no_parameter_of_a_run_as_unknown(tmp_path):
     words = [NOTEBOOKS / "probe.ipynb", tmp_path / "out.ipynb", "--prepare-only", "--parameters_yaml", "SEED: 5"]
     how = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}  # it lives as long as its stdin
