@@ -24,10 +24,12 @@ from ..data.tokens import tokenize
 from ..models.check import verified_arch
 from ..residual.stream import residuals
 from ..results.means import token_means
+from ..results.origin import with_origin
 from ..results.result import Result
 from ..session import run
 
 
+@with_origin
 def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
     """Mean norm of what enters each block, `length` [L].
 
