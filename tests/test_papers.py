@@ -117,6 +117,7 @@ def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
         dl.paper("2b", tmp_path)
 
 
+@pytest.mark.slow
 def test_figure_8_of_a_folder_has_each_of_its_maps_and_without_any_says_how_one_is_made(toy, tmp_path):
     with pytest.raises(MissingArtifact) as missing:
         dl.paper("8", tmp_path)

@@ -62,6 +62,7 @@ def test_tokens_names_are_large_enough_to_read_however_many_maps_and_models_ther
         assert len(labels) >= 78 and min(label.get_size() for label in labels) > 4, name
 
 
+@pytest.mark.slow
 def test_the_table_of_words_has_every_kth_layer_and_the_last_and_every_token():
     words = [[[f"{layer},{token}"] * 5 for token in range(27)] for layer in range(81)]
     divergence = np.random.default_rng(0).random((81, 27))

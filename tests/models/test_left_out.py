@@ -67,6 +67,7 @@ def adapter(tmp_path):
     return base, tmp_path / "adapter", truth
 
 
+@pytest.mark.slow
 def test_an_adapter_in_a_models_folder_is_read_with_it_or_else_refused(adapter, monkeypatch):
     base, folder, truth = adapter
     for file in folder.glob("adapter_*"):
@@ -80,6 +81,7 @@ def test_an_adapter_in_a_models_folder_is_read_with_it_or_else_refused(adapter, 
         dl.load_model(base)
 
 
+@pytest.mark.slow
 def test_an_adapters_own_folder_is_refused_with_the_call_that_loads_it(adapter):
     base, folder, truth = adapter
     give = re.escape(f"dl.load_model(PeftModel.from_pretrained(base, {str(folder)!r}), tokenizer)")

@@ -80,6 +80,7 @@ def test_a_model_that_was_loaded_for_a_server_is_refused_where_a_probe_would_run
     assert not llm.dispatched
 
 
+@pytest.mark.slow
 def test_the_file_of_a_model_says_how_often_its_blocks_run_and_on_which_server(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params/models/mine").mkdir(parents=True)

@@ -54,6 +54,7 @@ def test_gradients_sum_to_what_the_answer_loses_when_a_block_or_part_is_blurred(
         assert abs(found["f_difference"][l] - (read - blurred)) <= OF_TOY
 
 
+@pytest.mark.slow
 def test_erasure_and_gradients_of_a_trained_model_equal_the_oracle(toy, plain_toy):
     model, (ids, span) = in_float64(plain_toy), oracle.answer_span(toy.tokenizer, *SUM)
     truth = oracle.residual_erasure(model, ids, span, ids_of(toy, [TEXT, "8"]))

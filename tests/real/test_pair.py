@@ -47,6 +47,7 @@ def shallow():
     return families.build("llama")
 
 
+@pytest.mark.slow
 def test_maps_of_a_model_to_itself_have_slope_1_and_to_its_split_blocks_the_stretched_line(shallow):
     source = dl.load_model(shallow, char_tokenizer())
     to_itself = dl.linear_maps(source, source, random_texts(30))

@@ -56,6 +56,7 @@ def test_a_notebook_ends_with_its_sweep_however_that_ends_and_the_next_sweep_goe
     assert "depth-lib run toy-4l gsm8k" in again.communicate(timeout=60)[0]
 
 
+@pytest.mark.slow
 def test_two_sweeps_do_not_execute_the_same_run_and_the_second_says_who_holds_it(study):
     (study / "gate").touch()
     first = start(study, ".venv/bin/depth-lib", *ONE)
