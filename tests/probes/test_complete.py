@@ -30,6 +30,7 @@ def test_a_probe_has_its_row_its_figure_its_call_its_oracle_and_all_parts_of_its
     )
     lacking = {
         f"dl.{name}": name not in dl.__all__,
+        "@with_origin": "\n@with_origin\ndef " not in (TESTS.parent / f"depth_lib/probes/{name}.py").read_text("utf-8"),
         "a row of ARTIFACTS in results/schemas.py": name not in ARTIFACTS.keys() | NO_ROW,
         "a row of KINDS in figures/kinds.py": name not in {kind.probe for kind in KINDS.values()} | NO_ROW,
         "a call in tests/calls.py": CALLED.get(name, name) not in {call.partition(",")[0] for call in EVERY},
