@@ -62,9 +62,8 @@ $(READY): requirements.txt pyproject.toml
 
 # ---- the code
 
-# Three processes keep two cores busy: tests also wait, for servers and for other processes.
 test: $(READY) ## run the quick tests (TESTS=tests/test_x.py for some of them)
-	@$(PY) -m pytest -n 3 --dist loadscope -m "not slow" $(PYTEST) $(TESTS)
+	@$(PY) -m pytest -n 2 --dist loadscope -m "not slow" $(PYTEST) $(TESTS)
 
 test-slow: $(READY) ## run the slow tests
 	@$(PY) -m pytest -n 3 --dist loadscope -m slow $(PYTEST) $(TESTS)
