@@ -152,4 +152,5 @@ def _geometry(residuals):
         progress += (along / along[:, -1:].clamp_min(1e-12)).sum(0)
         unit = h / h.norm(dim=-1, keepdim=True).clamp_min(1e-12)
         angular += (unit @ unit.mT).clamp(-1, 1).arccos().sum(0) / torch.pi
-    return {"angular_sums": angular.float().cpu(), "progress_sums": progress.float().cpu()}
+    found = torch.cat([angular, progress[None]]).float().cpu()  # one wait for both
+    return {"angular_sums": found[:-1], "progress_sums": found[-1]}
