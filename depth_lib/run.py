@@ -29,7 +29,7 @@ from .data.rows import PromptError
 from .embedded import SAMPLES, TOYS, toy_path
 from .files import CANNOT_WRITE, can_be_folder, hold, holder, in_project, write_together
 from .hub import without_retries
-from .models.gguf import WHEELS, gguf_in
+from .models.gguf import WHEELS, gguf_in, is_gguf
 from .params import (
     FIVE_PROBES,
     NAMED_SOURCES,
@@ -129,7 +129,7 @@ def _model_values(name: str, model_id: str | None) -> dict:
 
 def _own_dtype(model_id: str) -> str:
     """The dtype in config.json; float32 for a GGUF file, bfloat16 if it cannot be read."""
-    if model_id.lower().endswith(".gguf"):
+    if is_gguf(model_id):
         return "float32"
     try:
         if folder := checkpoint_of(model_id):

@@ -40,9 +40,8 @@ def deep_thinking_ratio(
     - `correlation`, `correlation_low`, `correlation_high`: Spearman's, with correct, and its interval (Bonett and
       Wright 2000). NaN if all responses are right or all are wrong
 
-    Raises ValueError for a result without responses or settling layers, for a g other than 0.5 if the result has no
-    `jsd`, or if `correct` has the wrong length
-    or a value that is not finite.
+    Raises ValueError for a result without responses or settling layers, for a `g` outside 0 to 1, or other than 0.5
+    without `jsd`, and for a `correct` of the wrong length or with a value that is not finite.
     `dl.plot("late_tokens", result | {"correct": correct})` draws it.
     Source: Chen et al. 2026 (arXiv 2602.13517). Cost: no forward pass.
     """

@@ -40,9 +40,13 @@ WHEELS = {
 }
 
 
+def is_gguf(name: str) -> bool:
+    return name.lower().endswith(".gguf")
+
+
 def gguf_in(path: Path) -> Path | None:
     """The path if it is a GGUF file, else None."""
-    return path if path.suffix.lower() == ".gguf" and path.is_file() else None
+    return path if is_gguf(path.name) and path.is_file() else None
 
 
 def gguf_on_hub(name: str) -> tuple[str, str] | None:

