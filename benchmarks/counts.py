@@ -99,7 +99,7 @@ def counted(llm, call):
     }
 
 
-def probes(llm, text, question=QUESTION, answer=ANSWER):
+def probes(llm, text):
     """The probes as functions without arguments."""
     return {
         "relative contribution": lambda: dl.relative_contribution(llm, [text]),
@@ -107,7 +107,7 @@ def probes(llm, text, question=QUESTION, answer=ANSWER):
         "layer effects, future": lambda: dl.layer_effects(llm, [text]),
         "layer effects, all": lambda: dl.layer_effects(llm, [text], mode="all"),
         "local effects, future": lambda: dl.local_effects(llm, [text]),
-        "residual erasure": lambda: dl.residual_erasure(llm, question, answer, [text]),
+        "residual erasure": lambda: dl.residual_erasure(llm, QUESTION, ANSWER, [text]),
     }
 
 

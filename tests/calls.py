@@ -61,18 +61,14 @@ EVERY |= {
     for part in ("layer", "attention", "mlp")
 }
 FIVE = ("relative_contribution", "logit_lens", "layer_effects, future, layer", "residual_erasure", "gradients")
+FIRST = {call.partition(",")[0]: call for call in reversed(EVERY)}  # of each probe
 # each probe, mode and part at least once
 PAIRWISE = (
-    *FIVE,
+    *FIRST.values(),
     "logit_lens, generated",
-    "increments",
     "increments, attention",
-    "answer_lens",
-    "future_erasure",
     "local_effects, all",
     "gradients, mlp",
-    "depth_by_difficulty",
-    "block_removal",
-    "block_orders",
+    "layer_effects, all, attention",
+    "layer_effects, remove, mlp",
 )
-PAIRWISE += ("layer_effects, all, attention", "layer_effects, remove, mlp")

@@ -156,14 +156,15 @@ def _of_prompt(llm, arch, ids, removed, budget):
             stream = Stream(llm, arch, ids, budget)
             h = stream.h
             damage = order_damage(stream, [[l for l in range(arch.n_layers) if l not in gone] for gone in removed])
-            last = torch.stack([x[-1].cpu().double() for x in h])
+            last = torch.stack([x[-1].to(h[-1].device) for x in h]).cpu().double()
             cosines = [
-                torch.cosine_similarity(x.float(), y.to(x).float(), dim=-1).mean().cpu()
+                torch.cosine_similarity(x.float(), y.to(x).float(), dim=-1).mean().to(h[-1].device)
                 for x, y in zip(h, h[1:], strict=False)
             ]
+            cosines = torch.stack(cosines).cpu()
     return damage_of_prompt(damage) | {
         "angular": (torch.cosine_similarity(last, last[:, None], dim=-1).clamp(-1, 1).arccos() / torch.pi).float(),
-        "influence": 1 - torch.stack(cosines),
+        "influence": 1 - cosines,
     }
 
 

@@ -36,6 +36,7 @@ def test_a_probe_has_its_row_its_figure_its_call_its_oracle_and_all_parts_of_its
         "a call in tests/calls.py": CALLED.get(name, name) not in {call.partition(",")[0] for call in EVERY},
         "an oracle in tests/oracles": f"def {name}(" not in oracles and name not in OTHER_ORACLES,
         "a comparison in tests/probes": f"dl.{name}(" not in compared + of_lenses,
+        "a line in CHANGELOG.md": name not in (TESTS.parent / "CHANGELOG.md").read_text("utf-8"),
     }
     doc = getattr(dl, name).__doc__
     parts = ("Returns\\b", "Raises ", "Sources?: ", "Cost: ")
