@@ -169,10 +169,11 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
     following = torch.tensor(ids[1:], dtype=torch.long)
     # share[v]: of the next tokens, those that are v
     share = torch.bincount(following, minlength=1).to(torch.float32) / max(len(following), 1)
-    sums, jsd, log_y = 0, [], torch.zeros(2, dtype=torch.float32)
+    sums, jsd, log_y = 0, [], []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h = translated(translation, read_residuals(llm, arch))
+            following, share = following.to(h[-1].device), share.to(h[-1].device)
             at_a_time = max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
@@ -181,11 +182,12 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
                     found = distances(few, all_measures)
                     sums += found.sum(1)
                     if all_measures:
-                        jsd.append(found[KEYS.index("res_jsd")].cpu())
-                own = distribution(logits[: len(following) - start, -1])[1].cpu()
-                log_y[0] += own.gather(1, following[start : start + len(own), None]).sum()
-                log_y[1] += (own[:, : len(share)] @ share).sum()  # Σ_v share[v] log y[v]: expected over shuffles
-            sums, jsd = sums.cpu(), torch.cat(jsd) if jsd else None
+                        jsd.append(found[KEYS.index("res_jsd")])
+                own = distribution(logits[: len(following) - start, -1])[1]
+                log_y.append(own.gather(1, following[start : start + len(own), None]).sum())
+                log_y.append((own[:, : len(share)] @ share).sum())  # Σ_v share[v] log y[v]: expected over shuffles
+            sums, log_y = sums.cpu(), torch.stack(log_y).cpu().view(-1, 2).sum(0)
+            jsd = torch.cat(jsd).cpu() if jsd else None
     return sums, -log_y / max(len(following), 1), jsd
 
 

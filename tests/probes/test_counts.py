@@ -14,7 +14,9 @@ ONE_BY_ONE = {"answer_lens": BLOCKS + 1}  # the logits of h_0..h_L, which may no
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_waits_per_pass_do_not_grow_with_tokens_or_blocks(name):
+def test_waits_per_pass_do_not_grow_with_tokens_or_blocks(name, monkeypatch):
+    for module in ("probes.logit_lens", "residual.distributions"):
+        monkeypatch.setattr(f"depth_lib.{module}.rows_of_logits", lambda llm, h: 40)  # a prompt's logits in parts
     llm = model_of("tiny", blocks=BLOCKS)
     found = counted(llm, lambda: EVERY[FIRST[name]](llm))
     waits = WAITS * found["passes"] + ONE_BY_ONE.get(name, 0)
