@@ -9,22 +9,18 @@ SAMPLES = DATASETS + tuple(sorted(path.stem for path in HERE.glob("prompts/by_le
 
 
 def toy_path(name: str) -> Path:
-    """Checkpoint folder of the toy `name`; ValueError for a name that is not in `TOYS`."""
-    if name not in TOYS:
-        raise ValueError(f"unknown toy model {name!r}; choose one of {', '.join(TOYS)}")
+    """Checkpoint folder of the toy `name`, one of `TOYS`."""
     return HERE / name
 
 
 def prompts_path(dataset: str, published: bool = False) -> Path:
-    """The JSONL file with the sample rows of `dataset`, in the Hub's schema; ValueError for a name not in `SAMPLES`.
+    """The JSONL file with the sample rows of `dataset`, one of `SAMPLES`, in the Hub's schema.
 
     published: the data set's own first rows if its licence lets us ship them (GSM8K: MIT), else our own.
     """
     folders = ["by_level", *["published"] * published, ""]
-    for path in (HERE / "prompts" / folder / f"{dataset}.jsonl" for folder in folders):
-        if path.is_file():
-            return path
-    raise ValueError(f"no embedded prompts for {dataset!r}; choose one of {', '.join(SAMPLES)}")
+    paths = (HERE / "prompts" / folder / f"{dataset}.jsonl" for folder in folders)
+    return next(path for path in paths if path.is_file())
 
 
 def choices_path(dataset: str) -> Path:

@@ -59,10 +59,3 @@ def test_a_text_of_each_kind_is_drawn_in_the_format_of_its_dataset():
             assert text.startswith("Given the following problem") and row[question] in text
             assert row[answer].partition("\n####")[0] in text
     assert draw_text(random.Random(1)) != draw_text(random.Random(2))
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="toy-9l.*toy-4l, toy-8l, toy-16l"):
-        toy_path("toy-9l")
-    with pytest.raises(ValueError, match="mmlu.*aime24, gsm8k, hellaswag"):
-        prompts_path("mmlu")
