@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from depth_lib.data.prompts import ANSWER, QUESTION
-from depth_lib.embedded import TOYS, prompts_path, toy_path
+from depth_lib.embedded import TOYS, toy_path
 from depth_lib.models.unroll import unroll
 from experiments.training.corpus import ROWS, draw_sum, draw_text
 from experiments.training.toys import PASSES
