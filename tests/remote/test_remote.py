@@ -129,12 +129,21 @@ def test_check_model_on_the_server_measures_what_it_measures_here(loopback):
         ("http://mine", "key", {}, "NDIF_API_KEY is sent to http://mine (unencrypted if that begins with http:)\n"),
         ("https://api.ndif.us", "key", {"packages": 3}, ""),
         ("https://api.ndif.us", "key", {"packages": {"torch": torch.__version__}}, ""),
+        (
+            "https://api.ndif.us",
+            "key",
+            {"packages": {"torch": "1.0"}},
+            f"https://api.ndif.us has torch 1.0 ({torch.__version__} on this machine); numbers may differ from those "
+            "of this machine\n",
+        ),
     ],
 )
-def test_a_key_that_goes_elsewhere_is_said_once(monkeypatch, capfd, host, key, told, said):
+def test_a_key_that_goes_elsewhere_and_other_versions_are_said_once(monkeypatch, capfd, host, key, told, said):
     monkeypatch.setattr("depth_lib.remote.server._told", lambda *asked: told)
     tell_about.cache_clear()
     for _ in range(2):
         tell_about(host, key)
     tell_about.cache_clear()
-    assert [line for line in capfd.readouterr().err.splitlines(True) if "KEY" in line] == ([said] if said else [])
+    assert [line for line in capfd.readouterr().err.splitlines(True) if "machine" in line or "KEY" in line] == (
+        [said] if said else []
+    )
