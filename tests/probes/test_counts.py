@@ -8,12 +8,14 @@ from benchmarks.shapes import model_of
 from depth_lib.models.families import describe
 from depth_lib.residual.stream import read_residuals
 from tests.calls import EVERY, FIRST
+from tests.marks import others_slow
 
-BLOCKS, WAITS = 8, 5  # of the model; copies to the host in a pass
+BLOCKS, WAITS = 6, 5  # of the model; copies to the host in a pass
 ONE_BY_ONE = {"answer_lens": BLOCKS + 1}  # the logits of h_0..h_L, which may not fit on a GPU together
+QUICK = ("relative_contribution", "logit_lens", "layer_effects", "residual_erasure", "block_removal")
 
 
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", others_slow(FIRST, QUICK))
 def test_waits_per_pass_do_not_grow_with_tokens_or_blocks(name, monkeypatch):
     for module in ("probes.logit_lens", "residual.distributions"):
         monkeypatch.setattr(f"depth_lib.{module}.rows_of_logits", lambda llm, h: 40)  # a prompt's logits in parts
