@@ -133,7 +133,7 @@ def _run_as_jobs(llm, probe, arguments, over, shapes, remote, label):
             part, asked = part | {"arch": arch}, part | {"arch": vars(arch.but(**dict.fromkeys(SHORTCUTS)))}
         job = Job(llm, remote, book.folder, probe, asked)
         with job.held():
-            accept = partial(_accept, llm, probe, part, over, shapes)
+            accept = partial(_accept, llm, probe, part, over, shapes, job)
             done = job.result(partial(_send, llm, check, probe, part, job), accept)
             job.runs = done["model"]
             jobs.append(job)
@@ -145,16 +145,17 @@ def _run_as_jobs(llm, probe, arguments, over, shapes, remote, label):
 
 def _send(llm, check, probe, arguments, job):
     """Submit the session."""
+    job.checks = check is not None
     tell_about(job.host, job.api_key)
     with llm.session(backend=job):  # which only serialises it: the client knows the result by its name
         result = _where_the_model_is(llm, check, probe, arguments).save()  # noqa: F841
 
 
-def _accept(llm, probe, arguments, over, shapes, done):
+def _accept(llm, probe, arguments, over, shapes, job, done):
     """Raise ResultRefused for a result that is not what the probe gives or has numbers that are not finite, or
     ArchitectureError if the server's model fails its check."""
     sizes = {"L": arguments["arch"].n_layers} if "arch" in arguments else {}
-    checked, of_check = done.get("check", {}), IDENTITIES if "check" in done else {}
+    checked, of_check = done.get("check", {}), IDENTITIES if job.checks or "check" in done else {}
     problem = lacks(["dtype"], done["model"]) or lacks(of_check, checked) or misfit(of_check, checked, {**sizes})
     if over == "layers":
         n_layers, last = len(arguments[over]), arguments[over][-1] == sizes.get("L", 0) - 1

@@ -155,7 +155,10 @@ def chat_prompts(
         ]
     except TemplateError as error:
         raise ValueError(f"the chat template rejects these messages: {error}; change system or the options") from None
-    for question, text in zip(questions, texts, strict=True):
+    for number, (question, text) in enumerate(zip(questions, texts, strict=True)):
+        following = text.partition(question.strip() or text)[2].strip()
+        if following and question.strip().endswith(following):
+            raise ValueError(f"the chat template was already applied to question {number}; pass the bare question")
         for what, content in (("the question", question), ("system", system or "")):
             if "".join(content.split()) not in "".join(text.split()):  # some templates change white space
                 raise ValueError(f"the chat template drops {what} {content!r}; leave it out, or correct the template")
@@ -172,5 +175,5 @@ def _length_tokenizer(dataset: str, name: str) -> Any:
 def tokenizer_of(llm: Any) -> Any:
     """A model's tokenizer; PromptError for anything other than a model from dl.load_model."""
     if not hasattr(llm, "tokenizer"):
-        raise PromptError(f"llm must be a model, got {llm!r}; use llm = dl.load_model(name)")
+        raise PromptError(f"llm must be a model, got {type(llm).__name__}; use llm = dl.load_model(name)")
     return llm.tokenizer

@@ -228,7 +228,8 @@ def measured_tokens(
     if at != "all":
         raise ValueError('pass answers or at="last", not both: answers already choose the tokens')
     prompts = texts_of(prompts)
-    if isinstance(answers, Mapping | set | frozenset | bytes) or not isinstance(answers, Iterable):
+    table = _columns(answers) is not None
+    if table or isinstance(answers, set | frozenset | bytes) or not isinstance(answers, Iterable):
         raise ValueError(f"answers must be a list of texts or token ids, got {type(answers).__name__}")
     answers = [answers] if isinstance(answers, str) else list(answers)
     if len(answers) != len(prompts):

@@ -230,6 +230,7 @@ def check_here(llm: TransformersModel) -> None:
                 read = llm.output.logits.save()
             problem = differ(read, logits_of(llm._module, arguments["ids"]))
             problem = problem or _changes_embeddings(llm, arguments["ids"])
+            noise = problem and differ(*(logits_of(llm._module, arguments["ids"]) for _ in range(2)))
     except Exception as error:  # models raise anything
         raise not_computed(llm, error) from error
     n_logits, vocabulary = read.shape[-1], llm.config.get_text_config().vocab_size
@@ -241,6 +242,11 @@ def check_here(llm: TransformersModel) -> None:
     if not read.any():
         raise ModelError(
             f"{name_of(llm)}: its logits are all 0: its weights overflow or were not loaded; load them first"
+        )
+    if noise and measured["finite"]:
+        raise ArchitectureError(
+            f"{name_of(llm)}: two passes over the same tokens give different logits ({noise}): one of its modules adds "
+            "noise, such as a dropout that ignores eval(); turn it off"
         )
     judge(llm, measured)
     if problem:  # nnsight does not see the model's own hooks and `forward`

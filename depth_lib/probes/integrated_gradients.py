@@ -140,7 +140,7 @@ def _warn_if_rough(result, tolerance, method):
         warn(
             f"the integrated gradients of blocks {blocks} have estimated errors of up to "
             f"{100 * result['error'][rough].max():.2g}% of the largest attribution: the answer's probability jumps "
-            f"there, or half precision is too coarse; raise {finer}, or compute in float32"
+            f"there, or rounding exceeds the tolerance {tolerance:.2g}; raise {finer} or quadrature, or widen the dtype"
         )
 
 

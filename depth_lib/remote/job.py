@@ -47,7 +47,7 @@ UNKNOWN = 600  # seconds without a status until a job is lost
 RESULT_STAYS = 3600  # seconds for which the address of a result is valid
 PAUSES = wait_exponential(multiplier=0.5, exp_base=1.5, max=15)  # seconds between two requests
 JOB_ID = "[A-Za-z0-9_-]{1,200}"
-_KEPT = "probe host job_id submitted meta".split()
+_KEPT = "probe host job_id submitted checks meta".split()
 
 
 class _Entry(BaseModel):
@@ -56,6 +56,7 @@ class _Entry(BaseModel):
     state: Literal["submitting", "submitted", "done"]
     job_id: str | None = Field(pattern=f"^{JOB_ID}$")
     submitted: float = Field(allow_inf_nan=False)
+    checks: bool = False
     meta: dict | None = None
 
     @model_validator(mode="after")
@@ -97,6 +98,7 @@ class Job(RemoteBackend):
         settings = settings_hash(probe, args=asked, host=host, model=self.model_key, env=self.env)
         self.probe, self.state = probe.__qualname__.removeprefix("measure_"), "new"
         self.submitted = self.told = 0.0  # when it was sent, and when the server last gave a status
+        self.checks = False  # whether it also checks the server's model
         self.runs = None  # the model that computed the result, in words
         self.file = folder / f"{settings}.json"
         self._result, self._next = self.file.with_suffix(".result"), self.file.with_suffix(".next")
@@ -252,7 +254,9 @@ class Job(RemoteBackend):
             )
         self.content = answer.raise_for_status().content
         result = plain(self.content)
-        if not isinstance(result, dict) or not all(isinstance(result.get(key), dict) for key in ("model", "result")):
+        if not isinstance(result, dict) or not all(
+            isinstance(part, dict) for part in ({"model": None, "result": None} | result).values()
+        ):
             raise ResultRefused(
                 "the job has completed, but its result lacks `model` or `result`; run again to download it again, or "
                 "report this to the server's operators",

@@ -146,12 +146,14 @@ class _Command(click.Command):
                     checked({name: following}, Options)
                 except ParamsError as problem:
                     word += "=true"
-                    odd += [problem] * (following != "--")
+                    odd += [str(problem)] * (not following.startswith("--"))
             given.append(word)
         try:
             return super().parse_args(ctx, given)
-        except click.UsageError as error:  # what stands after a flag is then no argument, but a wrong value
-            raise (odd[0] if odd and "extra argument" in error.message else error) from None
+        except click.UsageError as error:  # what stands after a flag may be no argument, but a wrong value
+            if odd and "extra argument" in error.message:
+                error.message = "\n".join([error.message, *odd])
+            raise
 
 
 class _Commands(click.Group):

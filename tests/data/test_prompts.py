@@ -146,10 +146,13 @@ def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
     [  # rows are counted as an editor counts lines
         (
             ["", GSM8K, " ", {"question": "q"}],
-            "row 4 does not fit the template of gsm8k ('answer' is undefined; it has question: str); correct",
+            "row 4 does not fit the template of gsm8k ('answer' is missing or null; it has question: str); correct",
         ),
         ([{"question": "q", "answer": 5}], "argument of type 'int' is not iterable; it has question: str, answer: int"),
-        ([{"question": None, "answer": "#### 5"}], "'question' is undefined; it has question: null, answer: str); cor"),
+        (
+            [{"question": None, "answer": "#### 5"}],
+            "'question' is missing or null; it has question: null, answer: str); cor",
+        ),
         ([{"question": "q", "answer": "5"}], '(the answer has no "####" before its final number; '),
         ([[1, 2]], "row 1 (it is not an object); expected one JSON object per line"),
         ([GSM8K, "", "{oops"], "row 3 (Expecting property name enclosed in double quotes: line 1 "),
@@ -479,6 +482,12 @@ def test_questions_become_what_a_chat_model_reads(toy):
         assert dl.chat_prompts(toy, ["a\n\nb"]) == ["a\nb"], "as Falcon's template does"
         with pytest.raises(ValueError, match="^the chat template drops system 'Be brief.'; leave it out, or correct"):
             dl.chat_prompts(toy, ["a"], system="Be brief.")
+    marked = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}<|assistant|>\n"  # no special tokens
+    with patched(toy.tokenizer, chat_template=marked):
+        for system in (None, "Be brief."):
+            said = "the chat template was already applied to question 1; pass the bare question"
+            with pytest.raises(ValueError, match=f"^{said}$"):
+                dl.chat_prompts(toy, ["b", *dl.chat_prompts(toy, ["a"])], system)
     eos = toy.tokenizer.eos_token
     with patched(toy.tokenizer, chat_template="{{ messages[0].content + eos_token }}"):
         once = dl.chat_prompts(toy, ["a"])

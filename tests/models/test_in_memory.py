@@ -198,6 +198,20 @@ def all_zero(model):
         weight.data.zero_()
 
 
+def noisy(model):
+    model.model.layers[1].mlp.register_forward_hook(lambda _, __, y: nn.functional.dropout(y, training=True))
+
+
+def without_block_2(model):
+    del model.model.layers[2]
+    model.config.num_hidden_layers = 3
+
+
+def made_in_inference_mode(model):
+    with torch.inference_mode():
+        model.model.norm.weight = nn.Parameter(model.model.norm.weight.clone())
+
+
 ODD = {
     "the weight model.embed_tokens.weight is on the meta device": lambda model: model.to("meta"),
     "no list .*its config says 1 layers, and it has 4: correct": lambda model: setattr(
@@ -205,6 +219,9 @@ ODD = {
     ),
     "return_dict is False; set it to True": lambda model: setattr(model.config, "return_dict", False),
     "convert all weights to one dtype": lambda model: model.lm_head.half(),
+    "give different logits .*one of its modules adds noise, such as a dropout that ignores eval": noisy,
+    r"block 2 has layer_idx 3, but there are 3 blocks.* dl.reorder_blocks\(": without_block_2,
+    "build and load the model outside torch.inference_mode": made_in_inference_mode,
     "its logits are all 0": all_zero,
 }
 

@@ -5,6 +5,7 @@ import json
 import socket
 import time
 import traceback
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from huggingface_hub import constants, get_session
 import depth_lib as dl
 from depth_lib import remote, session
 from depth_lib.files import cache_folder
-from depth_lib.models.families import describe
+from depth_lib.models.families import describe, known
 from depth_lib.probes.logit_lens import KEYS
 from depth_lib.remote import job
 from depth_lib.remote.job import PAUSES, QUIET, RESULT_STAYS, SILENCE, UNKNOWN  # as imported: tests are less patient
@@ -202,8 +203,19 @@ def of_lens(llm):
     return sums | losses | {"n_tokens": torch.full((n,), 2.0), "generated": [[]] * n, "jsd": jsd}
 
 
+def test_a_result_without_the_check_that_was_asked_for_is_refused(llm, loopback, monkeypatch):
+    done = saved({"model": {"dtype": "float32"}, "result": of_lens(llm)})
+    for checked, n_checks in ((None, 1), ({"tolerance": 1e-5}, 0)):
+        monkeypatch.setattr(known(llm), "checked", checked)
+        with loopback.faults(result=[(done, 200)]):
+            with pytest.raises(remote.ResultRefused, match="it lacks identity_1") if n_checks else nullcontext():
+                dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        assert not journal()
+
+
 @pytest.mark.slow
-def test_a_result_without_a_key_or_of_another_shape_is_refused_with_both_named(llm, loopback):
+def test_a_result_without_a_key_or_of_another_shape_is_refused_with_both_named(llm, loopback, monkeypatch):
+    monkeypatch.setattr(known(llm), "checked", {"tolerance": 1e-5})
     right, n, n_layers = of_lens(llm), len(TEXTS), describe(llm).n_layers
     key = "res_kl_divs_sums"
     changes = {
@@ -225,6 +237,10 @@ def test_a_result_without_a_key_or_of_another_shape_is_refused_with_both_named(l
     for other in ({"model": {}, "result": right}, {"model": model, "result": right, "check": {"finite": True}}):
         with loopback.faults(result=[(saved(other), 200)]):
             with pytest.raises(remote.ResultRefused, match="it lacks (dtype|identity_1, .* and eps_of_logits) "):
+                dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    for other in ({}, 5):
+        with loopback.faults(result=[(saved({"model": model, "result": right, "check": other}), 200)] * 2):
+            with pytest.raises(remote.ResultRefused, match="it lacks identity_1|its result lacks `model` or `result`"):
                 dl.logit_lens(llm, TEXTS, remote=loopback.host)
     with loopback.faults(result=[(saved({"model": model, "result": right}), 200)]):
         assert dl.logit_lens(llm, TEXTS, remote=loopback.host)["res_kl_divs"].tolist() == [1.0] * n_layers
