@@ -258,8 +258,8 @@ class Job(RemoteBackend):
             isinstance(part, dict) for part in ({"model": None, "result": None} | result).values()
         ):
             raise ResultRefused(
-                "the job has completed, but its result lacks `model` or `result`; run again to download it again, or "
-                "report this to the server's operators",
+                "the job has completed, but its result lacks `model` or `result`, or has parts that are not dicts; run "
+                "again to download it again, or report this to the server's operators",
                 retry="ask",
             )
         return result
