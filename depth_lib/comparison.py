@@ -199,9 +199,9 @@ def _results_of(name: str, source: Source, prompts: Sequence[str] | None) -> dic
         return {("", p.__name__): p(source, texts_of(prompts)) for p in (relative_contribution, logit_lens)}
     if isinstance(source, Mapping):
         if not (probe := probe_of(source)):
-            several = "; call compare for each probe" * all(isinstance(one, Mapping) for one in source.values())
+            several = "; call compare once for each probe" * all(isinstance(one, Mapping) for one in source.values())
             keys = ", ".join(map(str, source))
-            raise ValueError(f'"{name}" is not the result of a probe; its keys are {keys}{several}')
+            raise ValueError(f'"{name}" is not the result of a probe (keys: {keys}){several}')
         return {("", probe): fitting(source)}
     folder = getattr(source, "folder", source)
     if not isinstance(folder, str | Path):

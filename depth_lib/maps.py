@@ -60,7 +60,7 @@ def linear_maps(
     Cost: a forward pass of both models per text, and (M + 1)(N + 1) solves of d × d systems. Residual streams are kept
     on disk in float16; one source layer at a time is in memory.
     """
-    if problem := not_among(("residual", "contribution"), "what", what):
+    if problem := not_among(("residual", "contribution"), "what=", what):
         raise ValueError(problem)
     texts = texts_of(texts, "text")
     width, _ = (verified_arch(llm).width for llm in (source, target))

@@ -278,7 +278,10 @@ def whole(numbers: Any) -> list[int]:
 
 
 def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
-    """A message on the first name that is not allowed, with the nearest that is; None if all are allowed."""
+    """A message on the first name that is not allowed, with the nearest that is; None if all are allowed.
+
+    kind: what the names are, or "at=" for the values of an argument `at`.
+    """
     allowed = list(allowed)
     for name in names:
         if name not in allowed:
@@ -287,7 +290,9 @@ def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
             hint = f" did you mean {_shown(by_lower_case[near[0]])}?" if near else ""
             use = "Use" if near else "use"
             choice = f" {use} {listed(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
-            return f"unknown {kind} {_shown(name)};{hint}{choice}"
+            of_argument = kind.endswith("=")
+            problem = f"{kind}{_shown(name)} is not valid" if of_argument else f"unknown {kind} {_shown(name)}"
+            return f"{problem};{hint}{choice}"
     return None
 
 

@@ -111,12 +111,13 @@ def prune(
         before, after = (choice_accuracy(one, choices) for one in (llm, shorter))
         change = accuracy_change(before, after)
         shares = [float(answers["acc_norm"]) for answers in (before, after)]
-        chance, ends = float(before["chance"]), f"[{change.low:+.1%}, {change.high:+.1%}]"
+        points, low, high = (f"{100 * end:+.1f}" for end in (change.value, change.low, change.high))
         said = (
             f"Accuracy on {len(choices)} questions: {shares[0]:.1%} before the removal, {shares[1]:.1%} after "
-            f"(chance: {chance:.0%}). Change: {change.value:+.1%} {ends} (paired 95% interval)."
+            f"(chance: {float(before['chance']):.0%}). Change: {points} percentage points [{low}, {high}] (paired 95% "
+            "interval)."
         )
-        if accuracy(before).low <= chance:
+        if accuracy(before).low <= float(before["chance"]):
             said += " The model does not beat chance before removal, so these questions cannot show a loss."
     base, measured = getattr(llm.config, "_name_or_path", "") or "a model", len(result["removal_loss_by_prompt"])
     return Pruned(found, shorter, said, Path(base).name if Path(base).exists() else base, f"{measured} prompts")

@@ -146,7 +146,7 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
         ValueError, match='do not share a probe on the same data set: "a" has logit_lens; "b" has layer'
     ):
         dl.compare({"a": lens, "b": effects})
-    with pytest.raises(ValueError, match='"b" is not the result of a probe; its keys are x'):
+    with pytest.raises(ValueError, match='"b" is not the result of a probe .keys: x.'):
         dl.compare({"a": lens, "b": {"x": 1}})
     with pytest.raises(MissingArtifact, match="b: no such folder: .*; use that of a run"):
         dl.compare({"a": lens, "b": tmp_path / "none"})

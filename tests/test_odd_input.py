@@ -178,7 +178,7 @@ WRONG_KIND = {
         lambda llm: dl.Run({"DATASET": "mine"}, prompts=5),
         "prompts must be a list of strings, got int",
     ),
-    "a run's table": (lambda llm: dl.Run({"DATASET": "mine"}, prompts=pd.DataFrame({"text": [TEXT]})), r"s\['text'\]"),
+    "a run's table": (lambda llm: dl.Run({"DATASET": "mine"}, prompts=pd.DataFrame({"text": [TEXT]})), r"a\['text'\]"),
     "a tensor": (lambda llm: dl.load_model(torch.ones(2), llm.tokenizer), "expected a name, .*, got a Tensor"),
     "a server": (lambda llm: dl.logit_lens(llm, [TEXT], remote="http://127.0.0.1:9"), "is on this machine; load a"),
 }
@@ -231,7 +231,7 @@ def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_n
         dl.relative_contribution(toy, [{"role": "user", "content": "hi"}])
     with pytest.raises(dl.RemoteError, match="remote='locl' is not valid"):
         dl.relative_contribution(toy, ["5 + 7"], remote="locl")
-    with pytest.raises(dl.ModelError, match="do not apply to a model in memory"):
+    with pytest.raises(dl.ModelError, match="a model in memory takes no revision, dtype"):
         dl.load_model(toy._module, toy.tokenizer, dtype="bfloat16")
 
 

@@ -82,7 +82,8 @@ def checked_order(order: Any, n_layers: int) -> Order:
 def checked_orders(orders: Any, n_layers: int) -> list[Order]:
     """The orders as lists; ValueError if there is none, or for one that is not an order of the model's blocks."""
     if not isinstance(orders, Iterable) or isinstance(orders, str) or whole(orders):
-        raise ValueError(f"{reprlib.repr(orders)} is not a list of orders; pass one, such as [[0, 1], [1, 0]]")
+        problem = f"{reprlib.repr(orders)} is not a list of orders"
+        raise ValueError(f"{problem}; pass a list of lists, such as [[0, 1], [1, 0]]")
     orders = list(orders)
     if not orders:
         raise ValueError(

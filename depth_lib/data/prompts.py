@@ -70,7 +70,7 @@ def load_prompts(
         raise PromptError(
             f"source= does not apply to {dataset}, which is itself the file of prompts; leave it out"
             if column is None
-            else "column= needs a file, not a data set name, and no source=: "
+            else "column= applies only to a file passed as the first argument, without source=: "
             'dl.load_prompts("mine.jsonl", column="text")'
         )
     if alone:
@@ -80,8 +80,8 @@ def load_prompts(
         raise PromptError(f"{dataset} is not drawn at random, so seed= is not used; leave it out")
     if tokenizer is not None and not (hasattr(tokenizer, "decode") and kind.MAX_TOKENS):
         unused = f"{dataset}'s prompts have no token limit, so tokenizer= is not used"
-        problem = "tokenizer= is not a transformers tokenizer" if kind.MAX_TOKENS else unused
-        raise PromptError(f"{problem}; leave it out")
+        problem = f"tokenizer must be a transformers tokenizer, got {type(tokenizer).__name__}"
+        raise PromptError(f"{problem if kind.MAX_TOKENS else unused}; leave it out")
     prompts, too_long = [], 0
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None

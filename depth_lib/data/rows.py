@@ -47,10 +47,8 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
     """Every row of a file, after its name in error messages. The rows of a .txt file are its lines; blank lines are
     skipped, but counted. PromptError if the file is unreadable."""
     if path.suffix.lower() not in FORMATS:
-        raise PromptError(
-            f"{path} is not a .jsonl, .csv, .parquet or .txt file; use one of these, or "
-            'the source "hub", "embedded" or "sample"'
-        )
+        sources = "" if path.suffix else ', or the source "hub", "embedded" or "sample"'
+        raise PromptError(f"{path} is not a .jsonl, .csv, .parquet or .txt file; use one of these{sources}")
     if not path.is_file():
         raise PromptError(f"no such file: {path.absolute()}")
     number = 0

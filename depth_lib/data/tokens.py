@@ -24,7 +24,7 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
     """
     texts = [texts] if isinstance(texts, str) else [] if texts is None else texts
     if _columns(texts) is not None:
-        what = f"one column: {name}s{column}" if (column := _text_column(texts)) else "the texts themselves"
+        what = f"one column, such as data{column}" if (column := _text_column(texts)) else "the texts themselves"
         raise ValueError(f"expected a list of texts, got a {type(texts).__name__}; pass {what}")
     if isinstance(texts, bytes) or not isinstance(texts, Iterable):
         raise ValueError(f"{name}s must be a list of strings, got {type(texts).__name__}")
@@ -114,7 +114,10 @@ def _tokenized(llm, text, name, generate=0, offsets=False):
     try:
         ids, spans = text_ids(llm.tokenizer, text, offsets)
     except Exception as error:  # tokenizers raise Exception itself
-        raise ValueError(f"{name} ({text!r}) cannot be tokenised: {error}; fix the text") from error
+        raise ValueError(
+            f"{name} ({text!r}) cannot be tokenised (the tokenizer says: {error}); remove characters that the "
+            "tokenizer cannot read, such as a lone surrogate"
+        ) from error
     config = llm.config.get_text_config()
     if not ids:
         raise ValueError(f"{name} ({text!r}) has no tokens; leave it out")
@@ -220,7 +223,7 @@ def measured_tokens(
 
     Raises ValueError for an unknown `at`, or if the numbers of answers and prompts differ.
     """
-    if problem := not_among(("all", "last"), "at", at):
+    if problem := not_among(("all", "last"), "at=", at):
         raise ValueError(problem)
     if answers is None:
         firsts = ((ids, len(ids) - 1 if at == "last" else 0) for ids in tokenize(llm, prompts))
@@ -304,7 +307,7 @@ def long_enough(ids: list[list[int]], least: int, what: str) -> list[int]:
     """The numbers of the prompts with this many tokens; a warning names the others, and ValueError if none is left."""
     numbers = [p for p, of_prompt in enumerate(ids) if len(of_prompt) >= least]
     if not numbers:
-        other = ' or mode="all"' if what == 'mode "future"' else ""
+        other = ', or mode="all", which needs at least 2' if what == 'mode "future"' else ""
         raise ValueError(f"all prompts are too short: {what} needs at least {least} tokens; use longer prompts{other}")
     if len(numbers) < len(ids):
         short = [f"prompt {p} ({len(ids[p])} tokens)" for p in range(len(ids)) if p not in numbers]

@@ -47,7 +47,7 @@ def deep_thinking_ratio(
     """
     if not {"settling", "res_settled"} <= result.keys() or not of_responses(result):
         raise ValueError(
-            "deep_thinking_ratio needs a result for responses, with all measures: "
+            "deep_thinking_ratio needs a logit_lens result for responses, computed with all_measures=True: "
             "dl.logit_lens(llm, prompts, generate=64)"
         )
     if not 0 < rho <= 1:

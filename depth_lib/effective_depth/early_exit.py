@@ -39,7 +39,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     Cost: no forward pass.
     """
     if "res_top1" not in fitting(generated) or not of_responses(generated):
-        raise ValueError("early_exit needs a result for responses: dl.logit_lens(llm, prompts, generate=64)")
+        raise ValueError("early_exit needs a logit_lens result for responses: dl.logit_lens(llm, prompts, generate=64)")
     n_layers = len(generated["res_top1"])
     if not 1 <= most <= 100:
         raise ValueError(f"most must be from 1 to 100, got {most}")

@@ -71,7 +71,7 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     Cost: no forward pass.
     """
     if not {"removal_sizes", "removal_loss_by_prompt"} <= result.keys():
-        raise ValueError("removable needs a result for whole blocks: dl.block_removal(llm, prompts)")
+        raise ValueError("removable needs a block_removal result for whole blocks: dl.block_removal(llm, prompts)")
     by_prompt = as_array(fitting(result)["removal_loss_by_prompt"]).astype(float)
     by_prompt = by_prompt[np.isfinite(by_prompt).any((1, 2))]  # nothing predicts a prompt of one token
     sizes, n_layers = as_array(result["removal_sizes"]).astype(int), by_prompt.shape[-1]

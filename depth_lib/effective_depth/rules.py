@@ -207,12 +207,13 @@ def _depth_of(name: str, given: Curve | Mapping, curves: Sequence, *threshold: f
         raise ValueError(f"threshold must be a fraction between 0 and 1, got {threshold[0]!r}")
     named = {key: curve for key, curve in zip(rule.keys, curves, strict=True) if curve is not None}
     result = fitting(given) if isinstance(given, Mapping) else named
+    keys = " and ".join(", ".join(rule.keys).rsplit(", ", 1))
     if not rule.reads(result):
-        keys = " and ".join(", ".join(rule.keys).rsplit(", ", 1))
         raise ValueError(f"{name} needs {keys}, or a result from {rule.probe}")
-    shapes = {as_array(result[key]).shape for key in rule.keys}
-    if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or not shape[0]:
-        raise ValueError(f"{name} needs curves with one value per layer, all of the same length")
+    shapes = [list(as_array(result[key]).shape) for key in rule.keys]
+    if any(shape != shapes[0] or len(shape) != 1 or not shape[0] for shape in shapes):
+        shown = ", ".join(map(str, shapes))
+        raise ValueError(f"{name} needs {keys} with one value per layer, got shape {shown}")
     if result is given and (reason := rule.no_signal(result)):
         warn(reason)
         return None

@@ -350,7 +350,7 @@ KINDS: dict[str, Kind] = {
         "block_accuracy",
         _worth,
         "What each block is worth",
-        "Rise in the loss of the right endings, and fall in accuracy with its paired 95% interval, when the block is "
+        "Rise in the loss on the right endings, and fall in accuracy with its paired 95% interval, when the block is "
         "removed. Circled blocks matter by only one of the two measures.",
         "Cost",
         "Removed block",

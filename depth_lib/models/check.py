@@ -80,8 +80,9 @@ def verified_arch(llm: TransformersModel) -> Arch:
 def arch_to_change(llm: TransformersModel, part: str = "layer", whole: str = "layer", name: str = "part") -> Arch:
     """`verified_arch`, for a probe that changes what blocks, or their attention or MLP, read or add.
 
-    name: what the argument `part` is called, and `whole` its value for whole blocks. Raises ValueError for an unknown
-    part, for one of a model that is read block by block, and for a model whose blocks pass on more than the residual.
+    name: the argument in messages (see `not_among`), and `whole` its value for whole blocks. Raises ValueError for an
+    unknown part, for one of a model that is read block by block, and for a model whose blocks pass on more than the
+    residual.
     """
     if problem := not_among((whole, "attention", "mlp"), name, part):
         raise ValueError(problem)

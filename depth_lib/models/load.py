@@ -115,8 +115,8 @@ def load_model(
         given = [one for one in (revision, dtype, quantization, device_map, passes) if one not in (None, FROM_ENTRY)]
         if given or tensor_parallel != 1:
             raise ModelError(
-                "these options do not apply to a model in memory: set revision, dtype, quantization or device_map when "
-                "you load it, and use dl.unroll(model, passes) instead of passes="
+                "a model in memory takes no revision, dtype, quantization, device_map, tensor_parallel or passes; set "
+                "them when you load it (for passes: dl.unroll(model, passes))"
             )
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None and isinstance(name, str | Path):

@@ -74,12 +74,12 @@ def give_back_at_once(module: torch.nn.Module) -> None:
 
 
 def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """The torch dtype of this name, None for None or "auto"; ModelError if it is not a floating-point type."""
+    """The torch dtype of this name, None for None or "auto"; ModelError for anything but floats of 16 bits or more."""
     if dtype in (None, "auto"):
         return None
     found = getattr(torch, str(dtype).removeprefix("torch."), None)
     if not (isinstance(found, torch.dtype) and found.is_floating_point and found.itemsize > 1):
-        raise ModelError(f"dtype must be a torch floating-point type, got {dtype!r}; use float32, bfloat16 or float16")
+        raise ModelError(f"dtype {dtype!r} is not supported; use float32, bfloat16 or float16")
     return found
 
 
@@ -104,9 +104,9 @@ def check_devices(device_map: str | dict | None) -> None:
             continue
         try:
             if place == "disk" or torch.empty(0, device=place).is_meta:
-                raise ValueError("weights there cannot be read")
+                raise ValueError("weights on that device cannot be read")
         except Exception as error:  # each backend raises its own
             raise ModelError(
-                f"device_map names {place!r}, which cannot be used on this machine ({reason(error)}); "
-                f"use another device, or one of {', '.join(SPREADS)}"
+                f"device_map names {place!r}, which cannot be used ({reason(error)}); "
+                f"use a different device, or one of {', '.join(SPREADS)}"
             ) from error

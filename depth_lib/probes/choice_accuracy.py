@@ -97,7 +97,7 @@ def checked_choices(choices: Any) -> list[Choice]:
             "two different endings"
         )
     if len({len(endings) for _, endings, _ in given}) > 1:
-        raise ValueError("the choices have different numbers of endings; run the probe once per number of endings")
+        raise ValueError("not all choices have the same number of endings; run the probe separately for each number")
     return given
 
 

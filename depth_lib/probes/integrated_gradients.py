@@ -101,7 +101,7 @@ def integrated_gradients(
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):  # 9: those `converged` begins with
         if value < least:
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-    arch = arch_to_change(llm, at, whole="block", name="at")
+    arch = arch_to_change(llm, at, whole="block", name="at=")
     ids, positions, tokens = answer_span(llm, question, answer)
     method = method_there(remote, method)
     if method == "increments" and quadrature == "riemann":

@@ -116,7 +116,7 @@ def strays(folder: Path) -> list[str]:
     if BROKEN in record:
         return [record[BROKEN]]
     names = [name for name in found if name not in record.get("versions", {})]
-    return [f"{RECORD} does not say what {', '.join(names)} was made from"] if names else []
+    return [f"{RECORD} does not say how {', '.join(names)} was computed"] if names else []
 
 
 def differing(stored: Mapping, asked: Mapping) -> list[str]:

@@ -81,7 +81,7 @@ def test_what_deep_thinking_lacks_is_named():
     ):
         with pytest.raises(ValueError, match=said):
             dl.deep_thinking_ratio(result, **how)
-    with pytest.raises(ValueError, match="deep_thinking_ratio needs a result for responses"):
+    with pytest.raises(ValueError, match="deep_thinking_ratio needs a logit_lens result for responses"):
         dl.deep_thinking_ratio({})
     assert dl.deep_thinking_ratio(result, rho=1).ratio.tolist() == [0]
 
@@ -114,9 +114,9 @@ def test_what_early_exit_lacks_is_named():
         dl.early_exit(generated([0.5]))
     with pytest.raises(ValueError, match="most must be from 1 to 100, got 0"):
         dl.early_exit(generated([0.5, 0.6]), 0)
-    with pytest.raises(ValueError, match="early_exit needs a result for responses"):
+    with pytest.raises(ValueError, match="early_exit needs a logit_lens result for responses"):
         dl.early_exit({"res_top1": torch.ones(2)})
-    with pytest.raises(ValueError, match="early_exit needs a result for responses"):
+    with pytest.raises(ValueError, match="early_exit needs a logit_lens result for responses"):
         dl.early_exit({})
 
 

@@ -60,7 +60,7 @@ def test_few_prompts_have_no_interval_and_where_nothing_is_cheap_enough_nothing_
     assert str(none).startswith("No block can be removed for 0.05 nats per token: the cheapest removal costs 0.5000")
     with pytest.raises(ValueError, match="no block can be removed at this cost"):
         dl.remove_blocks(dl.load_model("toy-4l"), none)
-    with pytest.raises(ValueError, match="removable needs a result for whole blocks"):
+    with pytest.raises(ValueError, match="removable needs a block_removal result for whole blocks"):
         dl.removable({"x": 1})
 
 

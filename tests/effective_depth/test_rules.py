@@ -74,7 +74,7 @@ def test_curves_that_are_not_known_have_no_depth_and_words_are_no_curve():
 
 @pytest.mark.parametrize("curve", [[], 0.5, [[0.1, 0.2]]])
 def test_what_is_not_one_value_a_layer_is_an_error(curve):
-    with pytest.raises(ValueError, match="overlap needs curves with one value per layer"):
+    with pytest.raises(ValueError, match=r"overlap needs res_overlaps with one value per layer, got shape \["):
         effective_depth_overlap(curve)
 
 

@@ -95,7 +95,7 @@ def test_a_result_is_done_if_the_record_is_what_is_asked_and_its_probes_version_
     assert record(made_from=asked | {"prompts": "def"}) == ["different prompts"]
     assert record(made_from=asked | {"prompts": "def", "n_examples": 4}) == ["N_EXAMPLES: 4, requested 3"]
     assert record(versions={path.name: now - 1}) == [f"VERSION: {now - 1} of the probe, now {now}"]
-    unknown = ["run.json does not say what logitlens_3exps.pt was made from"]
+    unknown = ["run.json does not say how logitlens_3exps.pt was computed"]
     assert record(versions={}) == strays(tmp_path) == unknown
     (tmp_path / "run.json").unlink()
     assert why_not_done(path, asked) == strays(tmp_path) == unknown
