@@ -98,6 +98,7 @@ def test_the_last_steps_entry_is_of_the_last_step_also_where_the_best_model_is_l
     rows = [{"input_ids": ids[:20], "labels": ids[:20]} for ids in tokenizer(PROMPTS * 8)["input_ids"]]
     often = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
     best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
+    often |= {"gradient_checkpointing": True}  # which leaves a list of hooks on the model
     arguments = TrainingArguments(
         tmp_path, max_steps=5, use_cpu=True, report_to=[], disable_tqdm=True, learning_rate=1e-2, **often, **best
     )

@@ -231,8 +231,8 @@ def measured_tokens(
     if at != "all":
         raise ValueError('pass answers or at="last", not both: answers already choose the tokens')
     prompts = texts_of(prompts)
-    table = _columns(answers) is not None
-    if table or isinstance(answers, set | frozenset | bytes) or not isinstance(answers, Iterable):
+    unlisted = _columns(answers) is not None or isinstance(answers, set | frozenset | bytes)
+    if unlisted or not isinstance(answers, Iterable):
         raise ValueError(f"answers must be a list of texts or token ids, got {type(answers).__name__}")
     answers = [answers] if isinstance(answers, str) else list(answers)
     if len(answers) != len(prompts):
@@ -270,22 +270,24 @@ def _with_answer(llm, prompt, answer, name):
 
 
 def without_template(llm: TransformersModel, prompts: Sequence[str]) -> bool:
-    """Whether the model's chat template has special tokens, and some prompt has none of them."""
+    """Whether the model's chat template leaves marks, and some prompt has none of them."""
     marks = template_marks(llm.tokenizer)
     return bool(marks) and any(not any(mark in prompt for mark in marks) for prompt in texts_of(prompts))
 
 
 def template_marks(tokenizer: Any) -> list[str]:
-    """The special tokens, except BOS, that a chat template writes; [] without a template, or for one that fails."""
+    """The special tokens, except BOS, that a chat template writes, and what it writes after a question; [] without a
+    template, or for one that fails."""
     if not tokenizer.chat_template:
         return []
     try:
         chat = tokenizer.apply_chat_template(
-            [{"role": "user", "content": "a"}], tokenize=False, add_generation_prompt=True
+            [{"role": "user", "content": "?!"}], tokenize=False, add_generation_prompt=True
         )
     except Exception:  # noqa: BLE001 (a template may raise anything; then nothing is known)
         return []
     marks = [token for token in tokenizer.all_special_tokens if token in chat and token != tokenizer.bos_token]
+    marks += [after] if (after := chat.rpartition("?!")[2].strip()) else []
     return marks + ([tokenizer.bos_token] if chat.count(tokenizer.bos_token or "\0") > 1 else [])
 
 

@@ -125,7 +125,15 @@ def model_hash(llm: TransformersModel) -> str:
     facts: list = [llm.config.to_dict() | dict.fromkeys(_NAMES), llm.config._attn_implementation]
     for path, module in llm._module.named_modules():  # which adapter is active, for instance, is an attribute
         own = {name: value for name, value in vars(module).items() if name not in _OF_ENGINES}
-        facts.append((path, {n: [*value.values()] if n.endswith("_hooks") else value for n, value in own.items()}))
+        facts.append(
+            (
+                path,
+                {
+                    n: [*value.values()] if n.endswith("_hooks") and isinstance(value, dict) else value
+                    for n, value in own.items()
+                },
+            )
+        )
     found = hashlib.sha256(json.dumps(facts, default=described, skipkeys=True).encode())
     plain = [t.detach() for t in tensors if type(t) in (nn.Parameter, torch.Tensor) and t.layout == torch.strided]
     plain = [t for t in plain if not (t.is_meta or t.is_complex())]

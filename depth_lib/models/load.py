@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -219,13 +220,12 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
         if "support_avx512bf16_for_cpu" in vars(layer):
             vars(layer)["support_avx512bf16_for_cpu"] = False
     llm = _recorded(module, found := architecture(module.config, module), tokenizer=tokenizer, **options)
-    n_layers = getattr(module.config.get_text_config(), "num_hidden_layers", found.n_layers)
-    for path, part in module.get_submodule(found.blocks).named_modules():
-        if (number := getattr(part, "layer_idx", None) or 0) >= n_layers:
-            raise ModelError(
-                f"block {path.partition('.')[0]} has layer_idx {number}, but there are {n_layers} blocks, so no text "
-                "can be generated; remove blocks from the whole model by dl.reorder_blocks(llm, blocks_to_keep)"
-            )
+    last = max(getattr(part, "layer_idx", None) or 0 for part in module.get_submodule(found.blocks).modules())
+    if last >= getattr(module.config.get_text_config(), "num_hidden_layers", math.inf):
+        raise ModelError(
+            f"its blocks have numbers (layer_idx) up to {last}, but its config says {last} layers or fewer, so it "
+            "cannot generate; remove blocks from the whole model: dl.reorder_blocks(llm, blocks_to_keep)"
+        )
     check_here(llm)
     return llm
 

@@ -482,10 +482,10 @@ def test_questions_become_what_a_chat_model_reads(toy):
         assert dl.chat_prompts(toy, ["a\n\nb"]) == ["a\nb"], "as Falcon's template does"
         with pytest.raises(ValueError, match="^the chat template drops system 'Be brief.'; leave it out, or correct"):
             dl.chat_prompts(toy, ["a"], system="Be brief.")
-    marked = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}<|assistant|>\n"  # no special tokens
+    marked = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}<|assistant|>\n"  # not special tokens
     with patched(toy.tokenizer, chat_template=marked):
         for system in (None, "Be brief."):
-            said = "the chat template was already applied to question 1; pass the bare question"
+            said = r"question 1 already has the chat template's <\|assistant\|>; pass the bare question"
             with pytest.raises(ValueError, match=f"^{said}$"):
                 dl.chat_prompts(toy, ["b", *dl.chat_prompts(toy, ["a"])], system)
     eos = toy.tokenizer.eos_token

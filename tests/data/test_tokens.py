@@ -113,6 +113,8 @@ def test_a_text_that_is_the_name_of_a_file_or_a_data_set_is_not_measured(tmp_pat
         ("{{ messages[0].content + eos_token }}", ["a"], True),
         ("{{ messages[0].content + eos_token }}", ["a<eos>"], False),
         ("{{ messages[0].content + eos_token }}", ["a<eos>", "a"], True),
+        ("{{ messages[0].content }}<|assistant|>", ["a<|assistant|>"], False),
+        ("{{ messages[0].content }}<|assistant|>", ["a"], True),
         ("{% if add_generation_prompt %}{{ eos_token }}{% endif %}", ["a"], True),
         ("{{ raise_exception('no') }}", ["a"], False),
     ],
