@@ -28,7 +28,7 @@ from .results.origin import of_texts, origin
 from .results.result import Result, fitting
 from .session import run
 
-HELD_OUT = 10  # every tenth text
+HELD_OUT = 10  # of every ten texts, the first
 RIDGE = 1e-6  # of the mean eigenvalue; only keeps directions that never occur from being divided by zero
 LONGEST = 512  # tokens of a text that are read
 _AT_ONCE = 4096  # tokens whose states are in memory in float64
@@ -104,7 +104,7 @@ def stretch(result: Mapping) -> Estimate:
 
     - result: from `linear_maps`
 
-    Raises NoInterval for fewer than 3 held-out texts; every tenth is held out.
+    Raises NoInterval for fewer than 3 held-out texts (21 texts in all); the first of every ten is held out.
     Cost: no forward pass.
     """
     if not isinstance(result, Mapping) or "relative_sums" not in result:

@@ -82,9 +82,9 @@ def paper(
     effects on future tokens but the result has only those on all tokens, or the reverse, the result's own effects are
     drawn. The title then says so.
 
-    Raises ValueError for an unknown figure or a result of a different probe, and MissingArtifact for a folder
-    without its results.
-    Cost: for a model, its probe on these prompts; otherwise none.
+    Raises ValueError for an unknown figure or a result of a different probe, and MissingArtifact for a folder without
+    the figure's results.
+    Cost: for a model, the figure's probe on these prompts; otherwise none.
     """
     figure = re.sub(r"(?i)^fig(ure|\.)?\s*", "", str(figure))
     if figure in NOT_DRAWN:

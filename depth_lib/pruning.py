@@ -86,7 +86,8 @@ def prune(
     8
 
     - llm: from `load_model`
-    - prompts: list of strings, on which the blocks are chosen
+    - prompts: list of at least two strings; every second one is used to choose the blocks, the others to measure the
+      loss
     - at_most: nats per token
     - choices: from `load_choices`, to compare the accuracy before and after
 

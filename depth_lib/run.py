@@ -1,6 +1,6 @@
 """A run: one model on one data set. Its results, `OUT/<dataset>/<MODEL>/*.pt`, are read or computed by a `Run`.
 
-All results of a run are made from the same model, prompts and settings, and `run.json` in its folder says which. A
+All results of a run were computed with the same model, prompts and settings, which `run.json` in its folder lists. A
 setting that is changed for one result is in that result's name. So a result is done if its file is there, by the
 current version of its probe. Other settings need another OUT, or REPLACE, which moves the whole folder to OUT/replaced.
 Does not import torch before something is computed.
@@ -162,8 +162,8 @@ class Run:
     >>> run.result("logit_lens")["res_kl_divs"].shape
     torch.Size([4])
 
-    - cell: names and values of parameters, as `depth-lib run --help` lists them. Any other name is an error, except in
-      a notebook's `globals()`, where only a misspelt parameter in upper case is an error
+    - cell: names and values of parameters: the options that `depth-lib run --help` lists, but in upper case, such as
+      N_EXAMPLES. Any other name is an error; in a notebook's `globals()`, only a misspelt parameter in upper case is
     - prompts: your own list of strings; DATASET is then a name of your choice. To supply answers as well, define a data
       set (params file) with ANSWERS
 
@@ -230,12 +230,12 @@ class Run:
 
     @property
     def on_server(self) -> bool:
-        """Whether the run is on NDIF or a different server with NDIF's protocol."""
+        """Whether the run is on NDIF or on a different server that speaks NDIF's protocol."""
         return self.remote not in (False, "local")
 
     @property
     def asked(self) -> dict[str, tuple[str, dict]]:
-        """The requested results: name -> (probe, changed arguments)."""
+        """The requested results: name -> (probe, overridden arguments)."""
         params = self.params
         asked = {probe: (probe, {}) for probe in params.PROBES}
         if params.LENS and "logit_lens" in asked:
@@ -277,7 +277,7 @@ class Run:
         return weights_of(params.MODEL_ID or params.MODEL, params.REVISION) | how | texts
 
     def other_settings(self, *probes: str) -> list[str]:
-        """The differences between the folder's results and these probes' settings, one line each."""
+        """The differences between the settings of the folder's results and those of these probes, one line each."""
         record = record_in(self.folder)
         return strays(self.folder) + differing(record.get("made_from", {}), self.made_from(*probes))
 
@@ -317,8 +317,8 @@ class Run:
     def settle(self, *probes: str) -> None:
         """Claim the folder for this run.
 
-        If it has results with different settings, REPLACE moves the folder to OUT/replaced; otherwise OtherSettings is
-        raised.
+        If it has results with different settings, the folder is moved to OUT/replaced if REPLACE is set; without
+        REPLACE, OtherSettings is raised.
         """
         if self.other_settings(*probes):
             with self._alone():
@@ -449,7 +449,7 @@ class Run:
         """The result of a probe, read or computed; None if it is missing and the probe is not in PROBES.
 
         - probe: the probe's name
-        - changed: changed arguments of the probe, such as part="mlp"; they become part of the file's name
+        - changed: arguments of the probe to override, such as part="mlp"; they become part of the file's name
 
         Raises OtherSettings if the folder has results with different settings and REPLACE is not set, and ParamsError
         for an unknown argument. Errors from loading the model or prompts, running the probe or writing files propagate.
@@ -495,7 +495,7 @@ class Run:
                 yield probe, result
 
     def depths(self) -> list[str]:
-        """The run's effective depths in words. Raises MissingArtifact if the run has no results yet."""
+        """The run's effective depths, one printable line each. Raises MissingArtifact if the run has no results yet."""
         from .report.table import depth_lines
         from .results.study import Study
 

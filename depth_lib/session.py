@@ -239,7 +239,7 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     Returns a dict:
 
     - identity_1, identity_2: the largest errors
-    - tolerance: the limit for identity 1, 1e-5 or a quarter of the rounding unit of a narrower dtype
+    - tolerance: the limit for identity 1: 1e-5, or a quarter of the dtype's machine epsilon if that is larger
 
     It also checks that a_l depends on earlier tokens and m_l does not, and warns if probes must take a slower path.
 

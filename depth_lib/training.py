@@ -113,7 +113,7 @@ class DepthLog:
         """A DataFrame with one row per measurement.
 
         - step: as passed to `measure`
-        - loss: the mean loss of the prompts, nats per token
+        - loss: the mean loss on the prompts, nats per token
         - cosine, kl, overlap: the ratios (layer + 1) / L; NaN without a depth
         - largest_kl: the lens's largest KL divergence over layers, nats
         - reason: why a depth is missing, or ""

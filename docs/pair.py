@@ -1,6 +1,6 @@
 """All of docs/pair.md from two GGUF files of one family: python -m docs.pair SMALL.gguf LARGE.gguf.
 
-Computes what is missing in outputs/pair, prints the tables and numbers of the page, and draws its pictures into
+Computes what is missing in outputs/pair, prints the tables and numbers of the page, and draws its figures into
 docs/pair. If interrupted, rerun the command to resume.
 """
 
@@ -91,7 +91,7 @@ def drawn_maps(maps: Mapping, names: list[str]) -> Figure:
     ax.plot([0, n_source, n_target], [0, n_source, n_source], ":", color="black", label="more layers at the end")
     ax.set(xlabel=f"Layer of {names[1]}", ylabel=f"Layer of {names[0]}", title="Relative error of linear maps")
     ax.legend(loc="upper left", fontsize=8, facecolor="silver")  # on which white is seen
-    figure.colorbar(image, ax=ax, extend="max", label="Error, as a share of the norm")
+    figure.colorbar(image, ax=ax, extend="max", label="Error, relative to the norm")
     return figure
 
 

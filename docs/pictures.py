@@ -1,4 +1,4 @@
-"""Draw pictures of README and docs from the results of `make real` and `make demo`: make pictures."""
+"""Draw the figures of README and docs from the results of `make real` and `make demo`: make pictures."""
 
 from pathlib import Path
 

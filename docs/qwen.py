@@ -74,8 +74,8 @@ def norms(study):
 
 
 def gradient_errors(studies):
-    """Per block, the stated and the true error of the bfloat16 result: the largest over tokens, as a share of the
-    block's largest attribution in float32."""
+    """Per block, the stated and the true error of the bfloat16 result: the largest over tokens, relative to the block's
+    largest attribution in float32."""
     half, single = (studies[d]["gsm8k", MODEL, "integrated_gradients"] for d in ("bfloat16", "float32"))
     true = (half["igrads"] - single["igrads"]).abs().amax(1) / single["igrads"].abs().amax(1)
     return pd.DataFrame({"stated": half["error"], "true": true})

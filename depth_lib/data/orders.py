@@ -43,8 +43,8 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
     - kind: "removals" (a stretch of n blocks is left out), "repeats" (it runs twice), "reversals" (it runs last block
       first, for n of two or more) or "swaps" (two adjacent blocks are swapped)
     - n_layers: L
-    - sizes: the numbers n of blocks in a stretch: a list, "doubling" (1, 2, 4 … up to half of them) or "all"; ignored
-      for swaps
+    - sizes: the values of n, the number of blocks in a stretch: a list, "doubling" (1, 2, 4 … up to half of the model's
+      blocks) or "all"; ignored for swaps
 
     Returns a list of orders, one for every start and every n.
 

@@ -29,8 +29,8 @@ def deep_thinking_ratio(
     The embeddings, j = 0, count as a layer too.
 
     - result: from `logit_lens` with generate= or answers=, one response per prompt
-    - g: from 0 to 1 bit; values other than 0.5 need per_token=True in the lens
-    - rho: ρ, the share of the layers after which a token must settle to be deep-thinking
+    - g: from 0 to 1 bit; values other than 0.5 need a result from logit_lens(…, per_token=True)
+    - rho: ρ, the fraction of the layers after which a token must settle to be deep-thinking
     - correct: whether each response is right, numbers or booleans
 
     Returns a frame with a row per response: `tokens` (the number of its tokens), `ratio`, and `correct` if given. Its
@@ -38,11 +38,12 @@ def deep_thinking_ratio(
 
     - `mean`, `low`, `high`: the mean over responses with its 95% interval (Student's t)
     - `correlation`, `correlation_low`, `correlation_high`: Spearman's, with correct, and its interval (Bonett and
-      Wright 2000). NaN if all responses are right or all are wrong
+      Wright 2000). NaN for fewer than four responses, or if all have the same ratio or the same `correct`
 
     Raises ValueError for a result without responses or settling layers, for a `g` outside 0 to 1, or other than 0.5
     without `jsd`, and for a `correct` of the wrong length or with a value that is not finite.
-    `dl.plot("late_tokens", result | {"correct": correct})` draws it.
+    `dl.plot("late_tokens", result | {"correct": correct})` draws the ratio of each response, and the means of right and
+    wrong ones.
     Source: Chen et al. 2026 (arXiv 2602.13517). Cost: no forward pass.
     """
     if not {"settling", "res_settled"} <= result.keys() or not of_responses(result):

@@ -20,9 +20,10 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     >>> frame = dl.early_exit(lens)
     The best exit is after ... of 4 blocks, ...
 
-    α_l = `res_top1`, after l of L blocks. With k drafts by l blocks and one pass that verifies them, the speed-up
-    over plain generation is (1 − α^{k+1}) / (1 − α) / (k l / L + 1). It assumes that tokens are independent and
-    that a pass over k + 1 tokens takes as long as over one; LayerSkip's own runs reach 86 to 92% of it.
+    α_l = `res_top1`, after l of L blocks. With k drafts by l blocks and one pass that verifies them, the speed-up over
+    plain generation is (1 − α^{k+1}) / (1 − α) / (k l / L + 1). The formula assumes that tokens are independent and
+    that a pass over k + 1 tokens takes as long as a pass over one. LayerSkip's own runs reach 86 to 92% of this
+    speed-up.
 
     - generated: from `logit_lens` with generate= or answers=. α is the share of positions at which h_l and the whole
       model have the same top token, even if a stored answer has a different one

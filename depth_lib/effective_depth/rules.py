@@ -18,7 +18,7 @@ from ..results.result import fitting
 
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 
-# A curve must exceed these to have a reliable depth. docs/coverage.md says what random weights reach.
+# A curve must exceed these to have a reliable depth. docs/coverage.md has those of random weights.
 LEAST_KL = 1.0  # nats
 LEAST_GAIN = 0.5  # nats per token by which the prompts are easier than the same tokens shuffled
 LEAST_COSINE = 1.25  # root mean square of the mean cosine, in sizes of a random direction's
@@ -139,7 +139,7 @@ RULES = {
 def effective_depth_cosine(
     att_cos: Curve | Mapping, mlp_cos: Curve | None = None, layer_cos: Curve | None = None
 ) -> int | None:
-    """The last layer where the mean of the three cosines is negative and that of the next layer is not.
+    """The last layer at which the mean of the three cosines is negative while the next layer's mean is not.
 
     >>> dl.effective_depth_cosine([-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2])
     1
@@ -166,7 +166,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
     The first l in 0..L − 2 with kl[l] < threshold · max(kl).
 
     - kl: a curve [L] in nats, or the result of `logit_lens`
-    - threshold: the share of the maximum
+    - threshold: the fraction of the maximum below which the curve must fall
 
     Returns None if no layer satisfies the rule, or, with a warning, for a result without a reliable depth.
 

@@ -173,7 +173,7 @@ def summary_figure(depths: pd.DataFrame) -> Figure:
 
 def save_figures(study: Study, folder: str | Path) -> dict[str, list[Path]]:
     """Write every kind that the results allow to `folder/<dataset>_<kind>.png` and `.pdf`; each kind's name with its
-    pictures.
+    files.
 
     A kind about a question is the same on every data set, and is written once for each question: `<kind>_<pair>`.
     """

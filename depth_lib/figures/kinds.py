@@ -218,8 +218,8 @@ KINDS: dict[str, Kind] = {
         },
         "Cosine similarity of contributions and residual stream",
         "Updates with a positive cosine strengthen what is there; those with a negative one erase it. The effective "
-        "depth is the last layer where the mean of the three is negative and that of the next layer is not. The thick "
-        "part of the curve is its interval.",
+        "depth is the last layer at which the mean of the three is negative while the next layer's mean is not. The "
+        "thick part of the curve is the depth's interval.",
         "Cosine similarity",
         rule="cosine",
     ),

@@ -92,7 +92,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
     >>> dl.load_lens("lens.pt")["kind"]
     'ridge'
 
-    - source: a `.pt` file with a Jacobian lens (published, or from `fit_lens`), or a folder with a tuned lens
+    - source: a `.pt` file, either a published Jacobian lens or any lens from `fit_lens`; or a folder with a tuned lens
       (`params.pt` and `config.json`). On the Hub: `owner/name/path`, with `spaces/` before it for a Space
     - revision: branch, tag or commit on the Hub
 

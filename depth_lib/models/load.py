@@ -94,7 +94,7 @@ def load_model(
     - dtype: a torch dtype or its name; by default float32 for toys and GGUF files, else the checkpoint's
     - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: no quantization
     - device_map: as in transformers; None: the first GPU, or the CPU
-    - tensor_parallel: the number of GPUs that share each layer, in as many processes started by `torchrun`
+    - tensor_parallel: the number of GPUs that share each layer, with one process per GPU, started by `torchrun`
     - passes: how many times the blocks run, as in `dl.unroll`; by default once
 
     For a name in params/models, arguments that you leave out are taken from its params file.
@@ -102,9 +102,9 @@ def load_model(
     Returns nnsight's TransformersModel, which also has `llm.blocks`, `llm.ln_final` and `llm.unembed`. If attention
     and MLP cannot be told apart, a warning says so.
 
-    Raises ModelError for an unknown name, a Hub that cannot be reached, a device or dtype that this machine lacks,
-    or weights that cannot be read. Raises ArchitectureError if the model has no residual stream to which blocks add, or
-    if the logit lens after the last block does not give its logits.
+    Raises ModelError for an unknown name, a Hub that cannot be reached, a device that this machine lacks, a dtype that
+    is not supported, or weights that cannot be read. Raises ArchitectureError if the model has no residual stream to
+    which blocks add, or if the logit lens after the last block does not give its logits.
     Cost: reads the weights; five forward passes of 4 to 8 tokens.
     """
     for argument in other:

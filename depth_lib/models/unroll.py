@@ -23,7 +23,7 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     >>> len(looped.blocks), looped._module.num_parameters() == toy._module.num_parameters()
     (12, True)
 
-    Layer p B + l of the copy is block l in pass p; there are B P layers.
+    With B blocks and P passes, layer p B + l of the copy is block l in pass p, so there are B P layers.
 
     - model: a transformers model in memory: any decoder that is one stack of blocks, or Ouro
     - passes: how many times the stack runs; Ouro's own number by default

@@ -1,4 +1,4 @@
-"""How many questions a model still answers without each single block, or with its blocks in other orders.
+"""How many questions a model still answers with each block removed in turn, or with its blocks in other orders.
 
 The obvious loop, with the scores of `choice_accuracy`:
 
@@ -30,7 +30,7 @@ def block_accuracy(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> Result:
-    """The accuracy and the loss without each block; the two can disagree about which blocks matter.
+    """The accuracy and the loss with each block removed in turn; the two can disagree about which blocks matter.
 
     >>> llm, choices = dl.load_model("toy-4l"), dl.load_choices("hellaswag", 8, source="embedded")
     >>> dl.block_accuracy(llm, choices)["accuracy"].shape
@@ -46,7 +46,7 @@ def block_accuracy(
     - `accuracy` [K]: the share of right answers; `unchanged_accuracy` [1]: that of the full model; `chance` [1]: 1 / E
     - `change`, `change_low`, `change_high` [K]: accuracy minus the unchanged one, with its 95% interval over
       questions, which are paired (see `accuracy_change`)
-    - `choice_loss` [K]: how much the loss of the right endings rises, nats per token, mean over choices
+    - `choice_loss` [K]: how much the loss on the right endings rises, nats per token, mean over choices
     - `correct_by_prompt` [C, K], `unchanged_correct` [C]: 1 for a right answer, else 0
 
     Raises ValueError in the same cases as `choice_accuracy`, and for an empty list of orders.

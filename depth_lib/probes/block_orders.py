@@ -56,9 +56,9 @@ def block_orders(
     Returns a dict of float32 tensors, means over tokens, then prompts:
 
     - order_loss [K]: rise in −log p(next token), nats; negative if the order predicts better
-    - order_kl [K]: KL(y ‖ ȳ), nats
+    - order_kl [K]: KL(y ‖ ȳ) in nats, where y is the output of the unchanged model and ȳ that with the order
     - order_top1 [K]: share of positions whose most likely next token stays the same
-    - <key>_by_prompt [P, K]: each of these per prompt; the loss of a one-token prompt is NaN and is left out of all
+    - <key>_by_prompt [P, K]: each of these per prompt; the loss on a one-token prompt is NaN and is left out of all
       means
     - orders [K, longest]: the orders, padded with −1
     - n_layers [1]: L

@@ -57,7 +57,7 @@ def block_removal(
     Returns a dict of float32 tensors, means over tokens, then prompts:
 
     - removal_loss [N, L]: rise in −log p(next token), nats, over n and s; NaN where s + n > L
-    - removal_kl [N, L]: KL(y ‖ ȳ), nats
+    - removal_kl [N, L]: KL(y ‖ ȳ) in nats, where y is the output of the full model and ȳ that without the blocks
     - removal_top1 [N, L]: share of positions whose most likely next token stays the same
     - removal_sizes [N]: the sizes n
     - angular_distance [N, L]: arccos(cos(h_s, h_{s+n})) / π at the last token
@@ -68,7 +68,7 @@ def block_removal(
       [L], and nothing else is returned except their values per prompt
     - <key>_by_prompt [P, …]: per prompt
 
-    Losses of one-token prompts are NaN and are left out of all means, with a warning.
+    Losses on one-token prompts are NaN and are left out of all means, with a warning.
 
     Raises ValueError for a size outside 1..L − 1, sizes with part="attention" or "mlp", an unknown part, a prompt
     without tokens, or prompts that all have a single token.

@@ -56,9 +56,10 @@ def depth_by_difficulty(
     - layer_effect_rounding_floor, output_effect_rounding_floor [E]: effects below this may be rounding errors (only in
       half precision or with quantised weights)
 
-    Raises ValueError if there are no examples, or for one with no answer or no token between the first one and t.
+    Raises ValueError if there are no examples, or for an example without an answer or without a token between its first
+    token and t.
     Source: Csordás et al. 2025, Figure 7.
-    Cost: as `layer_effects` for one position per example, up to four with within=True.
+    Cost: as for `layer_effects` with one position per example, or up to four with within=True.
     """
     if isinstance(examples, str) or not isinstance(examples, Iterable | None):
         raise ValueError(f"examples must be a list, such as dl.load_examples(...), got {type(examples).__name__}")

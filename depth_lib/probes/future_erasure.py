@@ -35,9 +35,9 @@ def future_erasure(
     >>> dl.future_erasure(llm, "5 + 7 = ", "12", prompts)["past_erasure"].shape
     torch.Size([5, 10])
 
-    future_erasure[l, t] = max ‖y[i] − ȳ[i]‖₂ over i > t, when h_l[t] is replaced by u_l as in `residual_erasure`.
-    past_erasure[l, t] replaces tokens 1..t − 1 together (all before t except the first), and takes the maximum over
-    i ≥ t.
+    future_erasure[l, t] = max ‖y[i] − ȳ[i]‖₂ over i > t, where y and ȳ are the output distributions before and after
+    h_l[t] is replaced by u_l, as in `residual_erasure`. past_erasure[l, t] replaces tokens 1..t − 1 together (all
+    before t except the first), and takes the maximum over i ≥ t.
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together
@@ -53,7 +53,7 @@ def future_erasure(
 
     Raises ValueError in the same cases as `residual_erasure`.
     Source: Csordás et al. 2025, section 3.4.
-    Cost: as for `residual_erasure`, with twice as many passes of the erased sequences.
+    Cost: as for `residual_erasure`, with twice as many passes over the erased sequences.
     """
     arch, (ids, _, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
     gives = "R T: future_erasure past_erasure"

@@ -82,14 +82,15 @@ def integrated_gradients(
     - igrads [L, T]: attributions
     - completeness [L]: Σ_t igrads − f_difference; 0 for an exact integral
     - f_difference [L]: F(x) − F(b)
-    - error [L]: estimated error of a token, as a share of max |igrads[l]| (not for "riemann"). For increments, it is a
-      bound that falls as 1 / steps
+    - error [L]: estimated error of a token's attribution, as a fraction of max |igrads[l]| (not for "riemann"). For
+      increments, it is a bound that falls as 1 / steps
     - n_nodes or n_steps [L]: nodes, or steps of increments
     - tokens: T strings
 
     A warning names the blocks whose error is above the tolerance. Half precision is coarse: use float32.
 
-    Raises ValueError for an unknown argument, an answer that adds no tokens, or gradients that are not finite.
+    Raises ValueError for an argument with an invalid value or one that the method does not use, an answer that adds no
+    tokens, or gradients that are not finite.
     Raises NotReady for method "gradients" on a server that returns none.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, Figure 6.
     Cost: a forward pass, and for each block up to `max_nodes` forward and backward passes of the blocks after it.

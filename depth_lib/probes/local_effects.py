@@ -35,8 +35,8 @@ def local_effects(
     >>> dl.local_effects(llm, prompts)["max_future_local"].tril().any()
     tensor(False)
 
-    Block l reads h_l − c_s at tokens 1..t − 1, and everything else is unchanged: the direct part of `layer_effects`.
-    local[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t.
+    Block l reads h_l − c_s at tokens 1..t − 1, where c_s = h_{s+1} − h_s, and everything else is unchanged: the direct
+    part of `layer_effects`. local[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t.
 
     - llm: from `load_model`
     - prompts: list of strings

@@ -87,7 +87,8 @@ def logit_lens(
     - `jsd`: for each prompt [T_p, L], float16; `tokens`: the token after each measured one. Only with per_token
 
     Raises ValueError for a prompt without tokens or with more tokens than the model has positions, and for answers that
-    do not fit the prompts. Raises LensError for a lens of a different model or, on a server, one over half a GiB.
+    do not fit the prompts. Raises LensError for a lens that belongs to a different model or, on a server, is larger
+    than half a GiB.
     Sources: Csordás et al. 2025, Figure 4; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570);
     settling: Chen et al. 2026 (2602.13517).
     Cost: a forward pass per prompt and the unembedding of L + 1 layers. `generate` adds a one-token pass per generated

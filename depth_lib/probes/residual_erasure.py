@@ -37,7 +37,8 @@ def residual_erasure(
     (torch.Size([5, 10]), 10)
 
     h_l[t] is replaced by u_l, the mean of h_l over all tokens of the baseline prompts. erasure_effect[l, t] =
-    max ‖y − ȳ‖₂ over the answer's tokens, at the positions that predict them.
+    max ‖y − ȳ‖₂ over the positions that predict the answer's tokens, where y and ȳ are the output distributions without
+    and with the erasure.
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together

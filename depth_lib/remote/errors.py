@@ -4,13 +4,13 @@ import re
 
 
 class RemoteError(Exception):
-    """A remote run ended without a result; the message says what to do next.
+    """A remote call ended without a result; the message says what to do next.
 
     - host: the server's URL
     - job_id: the job's id, or None
     - server_text: the server's message, or None
-    - retry: what rerunning the call would do: "ask" asks the server for the running job's result again, "send" sends a
-      new one; None: it would fail again
+    - retry: what rerunning the call would do: "ask" asks the server again for the running job's result, and "send"
+      submits a new job; None: the call would fail again
     """
 
     host: str | None = None  # this and the next are set by the journal

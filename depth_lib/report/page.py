@@ -9,7 +9,7 @@ from nbconvert.preprocessors import TagRemovePreprocessor
 
 from ..files import write_again
 
-# Pictures and cells as wide as the screen at most; a wide table scrolls by itself. Text begins where pictures do.
+# Figures and cells as wide as the screen at most; a wide table scrolls by itself. Text begins where figures do.
 _STYLE = """<style>
 body { max-width: 76rem; margin: auto; padding: 0 1rem; }
 img { max-width: 100%; height: auto; }

@@ -198,7 +198,7 @@ ARTIFACTS = {
     ),
 }
 
-RECORD = "run.json"  # in a run's folder: what its results were made from, and the parameters of its last command
+RECORD = "run.json"  # in a run's folder: what its results were computed with, and the parameters of its last command
 RANDOM = {"weights": "random"}  # what a control's call changes
 BY_RANDOM = "@weights=random"  # ends the name of its result
 TABLE_PROBES = ("relative_contribution", "logit_lens")

@@ -1,4 +1,4 @@
-"""What random weights reach: `python -m tests.effective_depth.null` prints its part of docs/coverage.md, in about five
+"""Depths with random weights: `python -m tests.effective_depth.null` prints its part of docs/coverage.md, in about five
 minutes of one core.
 
 40 models without training: twenty kinds, once as transformers initialises them and once with every weight drawn anew,
@@ -108,7 +108,7 @@ def table(rows: pd.DataFrame) -> str:
 
 def section(rows: pd.DataFrame) -> str:
     """The part of docs/coverage.md with its explanation."""
-    return f"""## What random weights reach
+    return f"""## Depths with random weights
 
 The table is printed by `python -m tests.effective_depth.null`. It shows {len(rows)} untrained models, two for each of
 {len(KINDS)} architectures, on five prompts of GSM8K. The first of the two has the weights that transformers
