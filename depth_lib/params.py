@@ -70,7 +70,7 @@ class Params(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    MODEL: str = Field("toy-8l", description="a name in params/models, a folder, a GGUF file or a Hub id")
+    MODEL: str = Field("toy-8l", min_length=1, description="a name in params/models, a folder, a GGUF file or a Hub id")
     MODEL_ID: str | None = Field(
         None, description="Hub id, folder or file of the weights, if MODEL is your own name for it"
     )

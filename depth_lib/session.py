@@ -23,7 +23,7 @@ from .residual.budget import check_budget
 from .residual.identities import GIVES, identities, verified
 from .shapes import lacks, misfit, shapes_of
 
-IDENTITIES = shapes_of(GIVES)
+IDENTITIES, _OPTIONAL = shapes_of(GIVES), dict.fromkeys(SHORTCUTS, "L")
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 
 
@@ -156,7 +156,9 @@ def _accept(llm, probe, arguments, over, shapes, job, done):
     ArchitectureError if the server's model fails its check."""
     sizes = {"L": arguments["arch"].n_layers} if "arch" in arguments else {}
     checked, of_check = done.get("check", {}), IDENTITIES if job.checks or "check" in done else {}
-    problem = lacks(["dtype"], done["model"]) or lacks(of_check, checked) or misfit(of_check, checked, {**sizes})
+    problem = (
+        lacks(["dtype"], done["model"]) or lacks(of_check, checked) or misfit(of_check | _OPTIONAL, checked, {**sizes})
+    )
     if over == "layers":
         n_layers, last = len(arguments[over]), arguments[over][-1] == sizes.get("L", 0) - 1
         sizes |= {"L": n_layers, "R": n_layers + last}

@@ -31,10 +31,10 @@ def misfit(shapes: Mapping[str, str], result: Mapping, sizes: dict[str, int]) ->
         value, shape = result[key], shapes[key].strip("[]").split()
         if shapes[key].startswith("[") and isinstance(value, list):
             found = [len(value)]
-        elif hasattr(value, "ndim") or isinstance(value, Real):
+        elif isinstance(value, Real) or "complex" not in str(getattr(value, "dtype", "complex")):
             found = [*getattr(value, "shape", ())]
         else:
-            return f"{key} is a {type(value).__name__}, not a tensor"
+            return f"{key} is a {type(value).__name__}, not a tensor of real numbers"
         if len(shape) != len(found):
             return f"{key} has {len(found)} axes, not {len(shape)}: [{', '.join(shape)}]"
         more = [axis.endswith("+1") for axis in shape]

@@ -148,7 +148,11 @@ WRONG_KIND = {
         "choices must be a list, such as dl.load_choices.*, got str",
     ),
     "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* use .context, endings, index"),
-    "no choices": (lambda llm: dl.choice_accuracy(llm, None), "there are no choices to measure; load some"),
+    "no choices": (lambda llm: dl.choice_accuracy(llm, None), r"choices must be a list, .* got NoneType"),
+    "a table of examples": (
+        lambda llm: dl.depth_by_difficulty(llm, pd.DataFrame({"level": [1]})),
+        "example 0 is 'level'; use .level, question, answer., ",
+    ),
     "removed": (
         lambda llm: dl.choice_accuracy(llm, [("5 ", ["1", "2"], 0)], removed=2),
         r"removed must be \(s, n\) or dl.removable\(result\), got 2",

@@ -84,9 +84,9 @@ def choice_accuracy(
 
 def checked_choices(choices: Any) -> list[Choice]:
     """The choices as a list; ValueError for anything else, and for different numbers of endings."""
-    if isinstance(choices, str) or not isinstance(choices, Iterable | None):
+    if isinstance(choices, str) or not isinstance(choices, Iterable):
         raise ValueError(f"choices must be a list, such as dl.load_choices(), got {type(choices).__name__}")
-    given: list[Any] = list(() if choices is None else choices)
+    given: list[Any] = list(choices)
     for k, choice in enumerate(given):
         match choice:
             case (str(), [*endings], right) if whole([right]) and right in range(len(endings)):

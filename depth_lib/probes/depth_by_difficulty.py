@@ -61,9 +61,9 @@ def depth_by_difficulty(
     Source: Csordás et al. 2025, Figure 7.
     Cost: as for `layer_effects` with one position per example, or up to four with within=True.
     """
-    if isinstance(examples, str) or not isinstance(examples, Iterable | None):
+    if isinstance(examples, str) or not isinstance(examples, Iterable):
         raise ValueError(f"examples must be a list, such as dl.load_examples(...), got {type(examples).__name__}")
-    examples = [_checked(number, example) for number, example in enumerate(examples or ())]
+    examples = [_checked(number, example) for number, example in enumerate(examples)]
     if not examples:
         raise ValueError("there are no examples to measure; load some with dl.load_examples(...)")
     arch, cases, draw = arch_to_change(llm), [], random.Random(123)

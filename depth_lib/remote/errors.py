@@ -59,7 +59,7 @@ _CORRECT = (
 def job_failed(text: str) -> JobFailed:
     """The exception for an ERROR status with this text."""
     lines = (text.strip() or "no reason given").splitlines()
-    line = lines[-1 if "Traceback" in text else 0].strip()  # a traceback ends with its error
+    line = lines[-1 if "Traceback" in text else 0].strip()[:400]  # a traceback ends with its error
     passes = re.search(_INTERRUPTED, text)
     advice = AGAIN if passes else _SMALLER if re.search(_TOO_LARGE, text) else _CORRECT
     return JobFailed(f"the server reports: {line}; {advice}", text, "send" if passes else None)

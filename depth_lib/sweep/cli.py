@@ -64,7 +64,7 @@ class Options(Params):
     )
     KEEP_GOING: bool = Field(False, description="continue with other runs after a failure")
     LIST: bool = Field(False, description="only print the command of each unfinished run, for a job array")
-    AT_MOST: float = Field(0.05, description="highest cost allowed, in nats per token")
+    AT_MOST: float = Field(0.05, allow_inf_nan=False, description="highest cost allowed, in nats per token")
     SAVE: str = Field("", description="write the shorter model to this folder")
     CHOICES: int = Field(
         200,

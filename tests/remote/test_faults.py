@@ -21,6 +21,7 @@ from depth_lib.probes.logit_lens import KEYS
 from depth_lib.remote import job
 from depth_lib.remote.job import PAUSES, QUIET, RESULT_STAYS, SILENCE, UNKNOWN  # as imported: tests are less patient
 from depth_lib.remote.journal import Journal
+from depth_lib.session import IDENTITIES
 from tests.calls import TEXTS
 from tests.marks import slow
 from tests.remote.loopback.fixture import KEY, journal
@@ -173,6 +174,7 @@ REFUSED = [
     ),
     slow({"result": [(saved([1]), 200)] * 999}, remote.ResultRefused, "lacks `model` or", "ask", (1, 0)),
     ({"end": [CANCELLED]}, remote.JobFailed, "cancelled or preempted.*run again to submit", "send", (1, 1)),
+    ({"end": [9999 * "x"]}, remote.JobFailed, "reports: x{400}; correct that", None, (1, 1)),
     ({"end": [TOO_LONG]}, remote.JobFailed, "make smaller jobs .set DEPTH_LIB_PROMPTS_PER_JOB or ", None, (1, 1)),
 ]
 
@@ -232,6 +234,7 @@ def test_a_result_without_a_key_or_of_another_shape_is_refused_with_both_named(l
         rf"{key} has shape \[{n}, {n_layers - 1}\], not \[{n}, {n_layers}\]": {key: torch.ones(n, n_layers - 1)},
         rf"{key} has shape \[1, {n_layers}\], not \[{n}, {n_layers}\]": {key: torch.ones(1, n_layers)},
         rf"jsd has shape \[1\], not \[{n}\]": {"jsd": right["jsd"][:1]},
+        f"{key} is a Tensor, not a tensor of real numbers": {key: torch.ones(n, n_layers, dtype=torch.complex64)},
         "n_tokens has values below 1": {"n_tokens": torch.tensor([-1.0, *[1] * (n - 1)])},
     }
     model = {"dtype": "float32"}
@@ -241,9 +244,13 @@ def test_a_result_without_a_key_or_of_another_shape_is_refused_with_both_named(l
             with pytest.raises(remote.ResultRefused, match=f"^logit_lens: the server's result .*: {says}"):
                 dl.logit_lens(llm, TEXTS, remote=loopback.host)
         assert not journal()
-    for other in ({"model": {}, "result": right}, {"model": model, "result": right, "check": {"finite": True}}):
+    check = {name: torch.zeros([n_layers] if shape == "L" else [len(shape)]) for name, shape in IDENTITIES.items()}
+    check = {name: x if IDENTITIES[name] else 0.0 for name, x in check.items()} | {"can_skip_blocks": "odd"}
+    of_check = ({"model": model, "result": right, "check": checked} for checked in ({"finite": True}, check))
+    for other in ({"model": {}, "result": right}, *of_check):
         with loopback.faults(result=[(saved(other), 200)]):
-            with pytest.raises(remote.ResultRefused, match="it lacks (dtype|identity_1, .* and eps_of_logits) "):
+            says = "it lacks (dtype|identity_1, .* and eps_of_logits) |can_skip_blocks is a str, not a tensor of real"
+            with pytest.raises(remote.ResultRefused, match=says):
                 dl.logit_lens(llm, TEXTS, remote=loopback.host)
     with loopback.faults(result=[(saved({"model": model, "result": right}), 200)]):
         assert dl.logit_lens(llm, TEXTS, remote=loopback.host)["res_kl_divs"].tolist() == [1.0] * n_layers
