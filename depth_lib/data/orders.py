@@ -41,7 +41,7 @@ def orders(kind: str, n_layers: int, sizes: Sequence[int] | str = "doubling") ->
     [[1, 0, 2], [0, 2, 1]]
 
     - kind: "removals" (a stretch of n blocks is left out), "repeats" (it runs twice), "reversals" (it runs last block
-      first, for n of two or more) or "swaps" (two adjacent blocks are swapped)
+      first, n ≥ 2) or "swaps" (two adjacent blocks)
     - n_layers: L
     - sizes: the values of n, the number of blocks in a stretch: a list, "doubling" (1, 2, 4 … up to half of the model's
       blocks) or "all"; ignored for swaps

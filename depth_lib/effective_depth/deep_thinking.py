@@ -40,8 +40,8 @@ def deep_thinking_ratio(
     - `correlation`, `correlation_low`, `correlation_high`: Spearman's, with correct, and its interval (Bonett and
       Wright 2000). NaN for fewer than four responses, or if all have the same ratio or the same `correct`
 
-    Raises ValueError for a result without responses or settling layers, for a `g` outside 0 to 1, or other than 0.5
-    without `jsd`, and for a `correct` of the wrong length or with a value that is not finite.
+    Raises ValueError for a result without responses or settling layers, and for a `g` outside 0 to 1, or other than 0.5
+    without `jsd`. `correct` must have one finite value per response.
     `dl.plot("late_tokens", result | {"correct": correct})` draws the ratio of each response, and the means of right and
     wrong ones.
     Source: Chen et al. 2026 (arXiv 2602.13517). Cost: no forward pass.

@@ -50,8 +50,8 @@ def answer_lens(
     - answer_top [L + 1, A, 5]: ids of the five most likely tokens; `top_tokens` has their texts
     - tokens: A strings
 
-    Raises ValueError if the answer adds no token to the question, and LensError for a lens that belongs to a different
-    model or, on a server, is larger than half a GiB.
+    Raises ValueError if the answer adds no token to the question. Raises LensError for a lens that belongs to a
+    different model or, on a server, is larger than half a GiB.
     Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv 2510.18871).
     Cost: one pass, and L + 1 unembeddings of A tokens.
     """

@@ -35,9 +35,9 @@ def future_erasure(
     >>> dl.future_erasure(llm, "5 + 7 = ", "12", prompts)["past_erasure"].shape
     torch.Size([5, 10])
 
-    future_erasure[l, t] = max ‖y[i] − ȳ[i]‖₂ over i > t, where y and ȳ are the output distributions before and after
-    h_l[t] is replaced by u_l, as in `residual_erasure`. past_erasure[l, t] replaces tokens 1..t − 1 together (all
-    before t except the first), and takes the maximum over i ≥ t.
+    future_erasure[l, t] = max ‖y[i] − ȳ[i]‖₂ over i > t, when h_l[t] is replaced by u_l as in `residual_erasure`. y and
+    ȳ are the output distributions without and with the erasure. past_erasure[l, t] replaces tokens 1..t − 1 together
+    (all before t except the first), and takes the maximum over i ≥ t.
 
     - llm: from `load_model`
     - question, answer: strings, tokenised together
