@@ -10,7 +10,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib import files as storage
-from depth_lib.results.artifacts import escape_token, load_artifact, save_artifact
+from depth_lib.results.artifacts import escape_token, load_artifact, save_artifact, versions
 from depth_lib.results.result import Result
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, parse_name
 from depth_lib.results.study import Study, frame_of
@@ -245,3 +245,7 @@ def test_values_of_each_number_of_removed_blocks_have_it_in_their_key_and_token_
     answers = frame_of("answer_lens", answer)
     assert "answer_top" in answer and {*answers.key} == {"answer_log_probs", "answer_ranks", "answer_kl"}
     assert answers.column.max() < answer["answer_log_probs"].shape[1]
+
+
+def test_the_version_is_that_of_the_package_and_the_commit_of_its_clone():
+    assert re.fullmatch(re.escape(dl.__version__) + "( [0-9a-f]{12}(-dirty)?)?", versions()["depth_lib"])
