@@ -99,6 +99,9 @@ def test_a_result_is_done_if_the_record_is_what_is_asked_and_its_probes_version_
     assert record(versions={}) == strays(tmp_path) == unknown
     (tmp_path / "run.json").unlink()
     assert why_not_done(path, asked) == strays(tmp_path) == unknown
+    (tmp_path / "run.json").mkdir()
+    assert record_in(tmp_path)["broken"] == f"{tmp_path / 'run.json'} cannot be read (Is a directory)"
+    (tmp_path / "run.json").rmdir()
     (tmp_path / "mine.pt").touch()
     assert strays(tmp_path) == unknown, "somebody else's file"
 
