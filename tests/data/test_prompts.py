@@ -249,7 +249,11 @@ def test_a_table_whose_cells_have_no_one_column_is_refused(tmp_path, table, mess
     [
         (
             {"FILE": "rows.jsonl"},
-            'params/datasets/mine.yaml has no TEMPLATE; add a template that turns a row into text: TEMPLATE: "{{ ',
+            'mine.yaml has no TEMPLATE; add a template that turns a row into text: TEMPLATE: "{{ question }}"',
+        ),
+        (
+            {"FILE": "rows.jsonl", "QUESTION_TEMPLATE": "{{ q }}"},
+            'mine.yaml has no ANSWER_TEMPLATE; add a template that turns a row into text: ANSWER_TEMPLATE: "{{ ans',
         ),
         ({"FILE": "rows.jsonl", "REPOSITORY": "a/b"}, "mine.yaml: FILE and REPOSITORY are both set; delete one"),
         ({"TEMPLATE": "{{ q }}"}, "params/datasets/mine.yaml sets neither REPOSITORY nor FILE; add one, or use"),
