@@ -155,7 +155,7 @@ def _accept(llm, probe, arguments, over, shapes, job, done):
     """Raise ResultRefused for a result that is not what the probe gives or has numbers that are not finite, or
     ArchitectureError if the server's model fails its check."""
     sizes = {"L": arguments["arch"].n_layers} if "arch" in arguments else {}
-    checked, of_check = done.get("check", {}), IDENTITIES if job.checks or "check" in done else {}
+    checked, of_check = done.get("check", {}), IDENTITIES if job.checks else {}
     problem = (
         lacks(["dtype"], done["model"]) or lacks(of_check, checked) or misfit(of_check | _OPTIONAL, checked, {**sizes})
     )
@@ -180,7 +180,7 @@ def _accept(llm, probe, arguments, over, shapes, job, done):
             f"{done['model']['dtype']}: ask for a deployment in bfloat16 or float32"
         )
     known(llm).running = done["model"]
-    if "check" in done:
+    if job.checks:
         judge(llm, done["check"])
 
 

@@ -147,11 +147,11 @@ class Dataset(DatasetFile):
         try:
             return _compiled(template).render({field: value for field, value in row.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 (templates can raise anything)
-            why = str(problem).replace("is undefined", "is missing or null")
             kinds = (f"{field}: {'null' if value is None else type(value).__name__}" for field, value in row.items())
             has = textwrap.shorten(", ".join(kinds), 200, placeholder=" …")
             raise PromptError(
-                f"{where} does not fit the template of {self.DATASET} ({why}; it has {has}); correct the row, or "
+                f"{where} does not fit the template of {self.DATASET} "
+                f"({str(problem).replace('is undefined', 'is missing or null')}; it has {has}); correct the row, or "
                 f"{key} in {self.path}"
             ) from None
 

@@ -1,7 +1,7 @@
 """Prompts as token ids, the positions that future mode draws, and where the tokens of an answer are."""
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +231,7 @@ def measured_tokens(
     if at != "all":
         raise ValueError('pass answers or at="last", not both: answers already choose the tokens')
     prompts = texts_of(prompts)
-    unlisted = _columns(answers) is not None or isinstance(answers, set | frozenset | bytes)
+    unlisted = _columns(answers) is not None or isinstance(answers, Set | bytes)
     if unlisted or not isinstance(answers, Iterable):
         raise ValueError(f"answers must be a list of texts or token ids, got {type(answers).__name__}")
     answers = [answers] if isinstance(answers, str) else list(answers)

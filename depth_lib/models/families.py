@@ -54,21 +54,15 @@ _OWN_CODE = {
     "attn_implementation": ("sdpa", "eager", "flex_attention"),
     "experts_implementation": ("grouped_mm", "batched_mm", "eager"),
 }
-_REMEDIES = {  # of errors of a model that does not run
-    "FlexAttention": 'load it with attn_implementation="sdpa"',
-    "nference tensor": "build and load the model outside torch.inference_mode()",
-    "dtype": "convert all weights to one dtype: model.to(torch.float32)",
-    "not implemented for": "convert all weights to one dtype: model.to(torch.float32)",
-}
 _ASKED = ("output_router_logits", "output_hidden_states", "output_attentions")  # what a config may request
 RECORDS = weakref.WeakKeyDictionary()  # nnsight model -> Record
 
 
 def known(llm: TransformersModel) -> Record:
     """The record of a model; ArchitectureError if load_model did not make one."""
-    if isinstance(llm, TransformersModel) and llm in RECORDS:
-        return RECORDS[llm]
     if isinstance(llm, TransformersModel):
+        if llm in RECORDS:
+            return RECORDS[llm]
         problem = "this model is a copy, or was not loaded by dl.load_model"
         raise ArchitectureError(f"{problem}; use dl.load_model(llm._module, llm.tokenizer)")
     if isinstance(llm, str):
@@ -130,7 +124,12 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
         problem = f"{error}{_of_other_depth(config, module)}"
     except Exception as error:  # noqa: BLE001 (whatever a model raises that does not run)
         problem = f"it does not run ({reason(error)})"
-        problem += next((f"; {remedy}" for sign, remedy in _REMEDIES.items() if sign in problem), "")
+        if "FlexAttention" in problem:
+            problem += '; load it with attn_implementation="sdpa"'
+        if "dtype" in problem:
+            problem += "; convert all weights to one dtype: model.to(torch.float32)"
+        if "nference tensor" in problem:
+            problem += "; build and load the model outside torch.inference_mode()"
     raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}")
 
 

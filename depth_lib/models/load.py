@@ -113,8 +113,8 @@ def load_model(
     if isinstance(name, nn.Module):
         if tokenizer is None or remote not in (None, False, "local"):
             raise ModelError("a model in memory needs its tokenizer and runs locally: dl.load_model(model, tokenizer)")
-        given = [one for one in (revision, dtype, quantization, device_map, passes) if one not in (None, FROM_ENTRY)]
-        if given or tensor_parallel != 1:
+        options = revision, dtype, quantization, device_map, passes, tensor_parallel
+        if {*map(str, options)} - {"None", FROM_ENTRY, "1"}:
             raise ModelError(
                 "a model in memory takes no revision, dtype, quantization, device_map, tensor_parallel or passes; set "
                 "them when you load it (for passes: dl.unroll(model, passes))"

@@ -151,7 +151,7 @@ class _Command(click.Command):
         try:
             return super().parse_args(ctx, given)
         except click.UsageError as error:  # what stands after a flag may be no argument, but a wrong value
-            if odd and "extra argument" in error.message:
+            if "extra argument" in error.message:
                 error.message = "\n".join([error.message, *odd])
             raise
 

@@ -248,10 +248,12 @@ def test_a_result_without_a_key_or_of_another_shape_is_refused_with_both_named(l
     check = {name: x if IDENTITIES[name] else 0.0 for name, x in check.items()} | {"can_skip_blocks": "odd"}
     of_check = ({"model": model, "result": right, "check": checked} for checked in ({"finite": True}, check))
     for other in ({"model": {}, "result": right}, *of_check):
+        monkeypatch.setattr(known(llm), "checked", None)  # so that the job checks
         with loopback.faults(result=[(saved(other), 200)]):
             says = "it lacks (dtype|identity_1, .* and eps_of_logits) |can_skip_blocks is a str, not a tensor of real"
             with pytest.raises(remote.ResultRefused, match=says):
                 dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    monkeypatch.setattr(known(llm), "checked", {"tolerance": 1e-5})
     with loopback.faults(result=[(saved({"model": model, "result": right}), 200)]):
         assert dl.logit_lens(llm, TEXTS, remote=loopback.host)["res_kl_divs"].tolist() == [1.0] * n_layers
 
