@@ -140,7 +140,7 @@ def _late_tokens(result: Mapping) -> Values:
     groups = frame.groupby("correct").ratio
     means = [(correct, *mean_with_interval(ratios)) for correct, ratios in groups]
     single = [(*of_response, math.nan, math.nan) for of_response in zip(frame.correct, frame.ratio, strict=True)]
-    return {"one response": np.array(single), "mean, 95 % interval": np.array(means)}
+    return {"one response": np.array(single), "mean, 95% interval": np.array(means)}
 
 
 def _said(result: Mapping) -> Values:

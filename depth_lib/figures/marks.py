@@ -94,7 +94,7 @@ def _mark_depth(ax: Axes, rule: Rule, result: Mapping, colour: str) -> None:
     with suppress(NoInterval):
         low, high = depth_interval(result, rule)
         layers = np.arange(depth if low is None else low, (depth if high is None else high) + 1)
-        ax.plot(layers, curve[layers], color=colour, linewidth=4, alpha=0.4, label="95 % interval over prompts")
+        ax.plot(layers, curve[layers], color=colour, linewidth=4, alpha=0.4, label="95% interval over prompts")
     full = "none" if None in (low, high) else "full"
     ax.plot(depth, curve[depth], "o", color=colour, fillstyle=full, markersize=4, label="effective depth")
 
@@ -120,7 +120,7 @@ def draw_worth(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> Non
     cost, *ends = np.atleast_2d(values)
     ax.stairs(cost, np.arange(cost.size + 1) - 0.5, fill=True, color=BARS)
     if ends:
-        ax.vlines(range(cost.size), *ends, color=COLOURS[0], label="95 % interval over questions")
+        ax.vlines(range(cost.size), *ends, color=COLOURS[0], label="95% interval over questions")
     loss, (fall, *_) = kind.values(result).values()
     (apart,) = ((loss > 0) != (fall > 0)).nonzero()
     look = {"color": MARKED, "fillstyle": "none", "markersize": 6}

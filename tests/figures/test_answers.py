@@ -54,4 +54,4 @@ def test_late_tokens_are_drawn_of_each_response_and_as_means_of_right_and_wrong_
         drawn.setdefault(one.get_label(), []).append((one.lines[0].get_xdata()[0], one.lines[0].get_ydata()[0]))
     assert drawn["one response"] == [*zip(frame.correct, frame.ratio, strict=True)]
     means = frame.groupby("correct").ratio.mean()
-    np.testing.assert_allclose(drawn["mean, 95 % interval"], [(0.1, means[0.0]), (1.1, means[1.0])])
+    np.testing.assert_allclose(drawn["mean, 95% interval"], [(0.1, means[0.0]), (1.1, means[1.0])])

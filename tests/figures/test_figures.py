@@ -113,7 +113,7 @@ def test_an_open_interval_is_no_line_to_the_frame():
         "res_kl_divs": np.full(8, 5.0),
     }
     ax = plot("lens_overlap", lens)
-    (wide,) = [line for line in ax.lines if line.get_label().startswith("95 %")]
+    (wide,) = [line for line in ax.lines if line.get_label().startswith("95%")]
     (dot,) = [line for line in ax.lines if line.get_label() == "effective depth"]
     assert wide.get_xdata().max() == dot.get_xdata()[0] and dot.get_fillstyle() == "none"
 
