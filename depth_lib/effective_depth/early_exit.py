@@ -17,8 +17,8 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     >>> lens = dl.logit_lens(llm, ["5 + 7 = "], generate=4)
     >>> lens["generated"]
     ['12<|endoftext|>']
-    >>> frame = dl.early_exit(lens)
-    The best exit is after ... of 4 blocks, ...
+    >>> dl.early_exit(lens).loc[1:, "speedup"].idxmax()
+    2
 
     α_l = `res_top1`, after l of L blocks. With k drafts by l blocks and one pass that verifies them, the speed-up over
     plain generation is (1 − α^{k+1}) / (1 − α) / (k l / L + 1). The formula assumes that tokens are independent and
@@ -29,7 +29,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
       model have the same top token, even if a stored answer has a different one
     - most: the largest k, up to 100
 
-    Returns a DataFrame by layer, and prints its best row:
+    Returns a DataFrame by layer:
 
     - stay: α
     - drafts: the best k
@@ -52,11 +52,4 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     best, drafts = speedups.max(1), speedups.argmax(1) + 1
     frame = pd.DataFrame({"stay": stay, "drafts": drafts, "speedup": best})
     frame[k.tolist()] = speedups
-    layer = 1 + int(best[1:].argmax())
-    frame.attrs["sentence"] = (
-        f"The best exit is after {layer} of {n_layers} blocks, where {stay[layer]:.0%} of the tokens already match "
-        f"the final ones. Drafting {drafts[layer]} token{'s' if drafts[layer] > 1 else ''} at a time there makes "
-        f"generation {best[layer]:.2f} times as fast."
-    )
-    print(frame.attrs["sentence"])
     return frame.rename_axis("layer")

@@ -90,7 +90,7 @@ def generated(top1):
     return {"res_top1": torch.tensor(top1), "generated": ["some"]}
 
 
-def test_the_speed_of_self_speculation_is_that_of_drawn_tokens(capsys):
+def test_the_speed_of_self_speculation_is_that_of_drawn_tokens():
     """10,000 verifications, in each of which k drafts are accepted until one is not; and exactly."""
     stay, n_layers, draw = [0.2, 0.6, 0.9, 0.97], 4, np.random.default_rng(0)
     frame = dl.early_exit(generated(stay))
@@ -102,10 +102,7 @@ def test_the_speed_of_self_speculation_is_that_of_drawn_tokens(capsys):
     best = frame[list(range(1, 9))]
     assert (frame.speedup == best.max(axis=1)).all() and (frame.drafts == best.idxmax(axis=1)).all()
     assert list(frame) == ["stay", "drafts", "speedup", *range(1, 9)] and frame.stay.tolist() == pytest.approx(stay)
-    assert capsys.readouterr().out == (
-        "The best exit is after 2 of 4 blocks, where 90% of the tokens already match the final ones. Drafting 3 tokens "
-        "at a time there makes generation 1.38 times as fast.\n"
-    )
+    assert frame.loc[1:, "speedup"].idxmax() == 2
     assert list(dl.early_exit(generated(stay[:2]), most=1))[3:] == [1]
 
 
