@@ -79,6 +79,9 @@ def test_at_most_257_nodes_are_spent_and_a_warning_names_the_blocks_where_they_d
         (lambda llm: dl.relative_contribution(llm, [QUESTION]), "rc_att_sums is not finite at prompt 0, layer 3; "),
         (lambda llm: dl.logit_lens(llm, [QUESTION]), "lens: res_kl_divs_sums is not finite at prompt 0, layer 0; "),
         (lambda llm: dl.layer_effects(llm, [QUESTION], "all"), "effects: .* is not finite at prompt 0, layer 0"),
+        # the short prompt is left out, and the others keep their numbers
+        (lambda llm: dl.layer_effects(llm, ["5", 2 * QUESTION]), "effects: .* is not finite at prompt 1, layer 0"),
+        (lambda llm: dl.local_effects(llm, ["5", 2 * QUESTION]), "effects: .* is not finite at prompt 1[;,]"),
         # four orders of four blocks: what is broken is not a layer
         (lambda llm: dl.block_orders(llm, [QUESTION], 4 * [[2, 3]]), "orders: loss is not finite at prompt 0; "),
         (lambda llm: dl.residual_erasure(llm, QUESTION, ANSWER, [QUESTION]), "erasure: .* is not finite at layer 0; "),
