@@ -3,8 +3,10 @@
 import functools
 import inspect
 import reprlib
+import sys
 import types
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
@@ -26,7 +28,10 @@ _Function = TypeVar("_Function", bound=Callable)
 
 
 def with_checked_kinds(function: _Function) -> _Function:
-    """The same function, which raises ParamsError for an argument that is not of its annotation's kind."""
+    """The same function, which raises ParamsError for an argument that is not of its annotation's kind.
+
+    While it runs, tensors are made on the CPU, whatever `torch.set_default_device` says.
+    """
     signature = inspect.signature(function)
     accepted = {name: _kinds(parameter.annotation) for name, parameter in signature.parameters.items()}
 
@@ -39,7 +44,10 @@ def with_checked_kinds(function: _Function) -> _Function:
                 expected = " or ".join(_KINDS[kind][1] for kind in kinds)
                 of = function.__qualname__.removesuffix(".__init__")
                 raise ParamsError(f"{of}: {name} must be {expected}, got {got}")
-        return function(*args, **named)
+        torch: Any = sys.modules.get("torch")
+        elsewhere = torch and torch.get_default_device().type != "cpu"
+        with torch.device("cpu") if elsewhere else nullcontext():
+            return function(*args, **named)
 
     return cast(Any, call)
 
