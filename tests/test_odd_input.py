@@ -261,3 +261,13 @@ def test_a_figure_of_one_of_the_three_cosines_has_its_curve_and_no_depth():
     ax = dl.plot("cosine", {"att_cos": [-0.5, -0.1, 0.2]})
     assert [part.get_data().values.tolist() for part in ax.patches] == [[-0.5, -0.1, 0.2]]
     assert not any("effective depth" in str(line.get_label()) for line in ax.lines)
+
+
+def test_a_probe_inside_a_trace_or_session_of_the_users_is_refused(toy):
+    with pytest.raises(ValueError, match=r"^probes open their own session; call them outside llm.trace\(\) and llm"):
+        with toy.trace("5 + 7"):
+            dl.logit_lens(toy, ["5 + 7"])
+    with pytest.raises(ValueError, match="^probes open their own session"):
+        with toy.session():
+            dl.logit_lens(toy, ["5 + 7"])
+    dl.logit_lens(toy, ["5 + 7"])

@@ -33,7 +33,16 @@ SHORTCUTS = {
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """In this block, no other session of this process runs, and the caller's inference mode and autocast are off."""
+    """In this block, no other session of this process runs, and the caller's inference mode and autocast are off.
+
+    ValueError inside a trace or session of the caller's.
+    """
+    try:
+        nnsight.save([])
+    except ValueError:  # outside of them
+        pass
+    else:
+        raise ValueError("probes open their own session; call them outside llm.trace() and llm.session()")
     cpu, cuda = (torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda"))
     with _ONE_AT_A_TIME, torch.inference_mode(False), cpu, cuda:
         yield
