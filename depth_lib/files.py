@@ -76,10 +76,11 @@ def _linked(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def write_together(contents: Mapping[Path, bytes]) -> None:
+def write_together(contents: Mapping[Path, bytes], ours: Callable | None = None) -> None:
     """Write files so that each appears complete or not at all, in this order, and none unless all could be written.
 
-    A symbolic link stays, and the file that it points to is written.
+    A symbolic link stays, and the file that it points to is written. With `ours`, a file that is already there and for
+    whose content it is not true is renamed to `<name>.replaced-1`.
     """
     contents = {_linked(path): content for path, content in contents.items()}
     temporary = {path: path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part") for path in contents}
@@ -90,6 +91,10 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         for path, part in temporary.items():
+            if ours and path.exists():
+                there = path.read_bytes() if path.is_file() else None
+                if there != contents[path] and not ours(there):
+                    move_aside(path, "replaced")
             os.replace(part, path)
     finally:
         for part in temporary.values():
@@ -97,13 +102,8 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
 
 
 def write_beside(contents: Mapping[Path, bytes], ours: Callable = lambda content: False) -> None:
-    """`write_together`, after renaming each file there to `<name>.replaced-1`, unless it is the same or `ours`."""
-    for path, content in contents.items():
-        path = _linked(path)
-        there = path.read_bytes() if path.is_file() else None
-        if path.exists() and there != content and not ours(there):
-            move_aside(path, "replaced")
-    write_together(contents)
+    """`write_together`, which renames every other file that is there, unless it is `ours`."""
+    write_together(contents, ours)
 
 
 def write_again(contents: Mapping[Path, bytes]) -> None:

@@ -85,6 +85,7 @@ class Schema:
 
 
 _PAIR = {"question": QUESTION, "answer": ANSWER}
+MODES = ("future", "all", "remove")
 _MODES = {"modes": ["future", "all"]}
 _ATTENTION, _MLP = {"part": "attention"}, {"part": "mlp"}
 _EFFECTS = (
@@ -286,7 +287,7 @@ def mismatch(probe: str, result: Mapping, any_mode: bool = False) -> str | None:
     any_mode: one of a probe's modes is enough, also one that a run does not measure.
     """
     schema, sizes = SCHEMAS[probe], {}
-    modes = ("future", "all", "remove") if any_mode else ()
+    modes = MODES if any_mode else ()
     of_modes = [{re.sub("_(future|all)_", f"_{mode}_", key) for key in schema.required} for mode in modes]
     problem = lacks(schema.required, result)
     if problem and not any(keys <= result.keys() for keys in of_modes):

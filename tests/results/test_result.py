@@ -219,6 +219,32 @@ def test_save_replaces_a_result_of_the_same_numbers_and_keeps_those_of_a_model_c
     assert [lens["meta"]["passes"] for lens in kept] == [1] * 5 + [2, 3, 2] + [1] * 5
 
 
+def test_a_change_that_no_hash_of_weights_sees_keeps_both_results_too(tmp_path):
+    llm = dl.load_model("toy-4l")
+    path = dl.logit_lens(llm, TEXTS).save(tmp_path)
+    with torch.no_grad():
+        llm._module.model.layers[1].mlp.up_proj.weight[0, 1] += 5  # an entry
+    changed = dl.logit_lens(llm, TEXTS)
+    assert changed["meta"]["model_hash"] == dl.load_artifact(path)["meta"]["model_hash"], "the case of this test"
+    assert changed.save(tmp_path) == path and len([*tmp_path.iterdir()]) == 2
+    for result in (changed, dl.logit_lens(llm, TEXTS[:1])):  # metas of one's own say less
+        dl.save_artifact(tmp_path / "mine/logitlens_2exps.pt", result, {"model": "toy-4l"})
+    assert len([*(tmp_path / "mine").iterdir()]) == 2
+
+
+def test_a_result_of_one_mode_is_saved_under_the_mode_and_read(toy, tmp_path):
+    texts = ["5 + 7 = 12 and 3 + 4 = 7"]
+    calls = {mode: [dl.local_effects(toy, texts, mode)] for mode in ("future", "all")}
+    calls |= {mode: [dl.layer_effects(toy, texts, mode)] for mode in ("all", "remove")}
+    calls["all"] += [dl.local_effects(toy, texts, "all"), dl.layer_effects(toy, texts, "all", part="mlp")]
+    for mode, results in calls.items():
+        for result in results:
+            path = result.save(tmp_path)
+            assert f"mode={mode}.pt" in path.name
+            assert dl.load_artifact(path).keys() == result.keys()
+    assert dl.layer_effects(toy, texts).save(tmp_path).name == "layer_effects_1exps.pt"
+
+
 def test_an_array_in_place_of_a_tensor_is_a_column_too(lens):
     changed = lens | {"res_kl_divs": lens["res_kl_divs"].numpy()}
     assert changed.to_frame().equals(lens.to_frame())
@@ -292,13 +318,15 @@ def test_one_that_was_edited_is_refused_in_one_line_that_names_the_key(lens, tmp
                 result.save(tmp_path / name)
 
 
-def test_one_mode_is_saved_under_a_name_of_ones_own_and_is_no_file_of_a_run(tmp_path):
+def test_one_mode_is_saved_under_its_own_name_and_is_no_file_of_a_run(tmp_path):
     for mode in ("all", "remove"):
         result = Result("layer_effects", _of_mode(mode))
-        read = dl.load_artifact(result.save(tmp_path / "x.pt"))
-        assert torch.equal(read[f"max_{mode}_layer"], result[f"max_{mode}_layer"]) and len(read.to_frame())
+        for path in (result.save(tmp_path / "x.pt"), result.save(tmp_path)):
+            read = dl.load_artifact(path)
+            assert torch.equal(read[f"max_{mode}_layer"], result[f"max_{mode}_layer"]) and len(read.to_frame())
+        assert path.name == f"layer_effects_10exps@mode={mode}.pt"
         with pytest.raises(dl.ArtifactError, match="was not written: it lacks max_future_layer and max_future_out"):
-            result.save(tmp_path)
+            result.save(tmp_path / "layer_effects_10exps.pt")
 
 
 def _of_mode(mode):
