@@ -8,6 +8,8 @@ from tokenizers import processors
 import depth_lib as dl
 from depth_lib.data.tokens import answer_span, tokenize
 from depth_lib.models import load as models
+from depth_lib.models.families import describe
+from depth_lib.residual.stream import Stream
 from tests import oracles as oracle
 from tests.families import SHAPE, build, drawn, save_family
 from tests.oracles.streams import in_float64
@@ -95,6 +97,11 @@ def test_numbers_that_are_not_finite_are_refused_with_their_place_and_what_to_do
     with pytest.raises(ValueError, match=f"{says}.*weights are damaged$"):  # no dtype has larger numbers than float32
         call(llama)
     bias[0] = 0
+
+
+def test_a_stream_of_blocks_that_read_more_than_it_is_refused(llama):
+    with pytest.raises(ValueError, match="read more of earlier"):
+        Stream(llama, describe(llama).but(can_skip_blocks=False), [1, 2])
 
 
 @pytest.mark.parametrize("bias", [torch.finfo(torch.float32).min, -1e14])
