@@ -55,7 +55,8 @@ class Comparison:
         - ed_first, ed_second: their effective depths, layers
         - ratio_first, ratio_second: (layer + 1) / L
         - difference: ratio_second − ratio_first
-        - low, high: the 95% interval of the difference; NA if the interval is missing or open at that end
+        - low, high: the 95% confidence interval of the difference; NA if the interval is missing or unbounded at that
+          end
         - prompts: the number of prompts of the second model
         - note: why a value is missing, or how the prompts were compared
         """
@@ -73,10 +74,12 @@ class Comparison:
         return pd.DataFrame(rows, columns=COLUMNS).astype(whole | shares)
 
     def plot(self, kind: str = "") -> list[Figure]:
-        """Draw a figure of all models, one per data set. Curves share a panel; each model has its own row of heat maps.
+        """Draw one figure per kind and data set, with all models in it.
 
-        - kind: the figure's name; by default cosine, relative_contribution, lens_kl, lens_overlap, layer_effects and
-          output_change, as far as the results have their keys
+        Curves share a panel; each model has its own row of heat maps.
+
+        - kind: the figure's name; by default those of cosine, relative_contribution, lens_kl, lens_overlap,
+          layer_effects and output_change whose keys the results contain
 
         Raises ValueError if a result lacks what the figure needs.
         """
@@ -88,7 +91,7 @@ class Comparison:
     def save(self, folder: str | Path) -> list[Path]:
         """Write depths.csv (the frame) and the figures as .png and .pdf; returns the paths of the .csv and .png files.
 
-        A different file that is already there is renamed to `<name>.replaced-1`.
+        An existing file with the same name and different content is renamed to `<name>.replaced-1`.
         """
         folder = writable_folder(folder, ValueError)
         write_beside({folder / "depths.csv": self.frame.to_csv(index=False).encode()})
@@ -151,8 +154,8 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     >>> found.frame.rule.tolist()
     ['cosine', 'kl', 'overlap']
 
-    - of: name -> a model, a result, a `Run`, or a folder of results (a run's, or the OUT of a sweep with one model);
-      all are compared with the first
+    - of: name -> a model, a result, a `Run`, or a folder of results (a run's, or a one-model sweep's OUT); all are
+      compared with the first
     - prompts: list of strings, for models
 
     Returns a Comparison:

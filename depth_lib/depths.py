@@ -34,7 +34,7 @@ def effective_depths(
 
     - of: a result, several by name, or a model from `load_model`
     - prompts: list of strings, for a model
-    - control: also measure the same architecture with random weights (as transformers initialises them, seed 0)
+    - control: add the same architecture with random weights (as transformers initialises them, seed 0)
     - remote: as for the probes; cannot be combined with control
 
     Returns a DataFrame with a row per rule; for several results, or with a control, also per model:
@@ -42,7 +42,8 @@ def effective_depths(
     - layers: the number of blocks L
     - prompts: the number of prompts
     - ed: the effective depth, a layer; NA if there is none
-    - low, high: the ends of its 95% interval over prompts; NA if that end is open or the interval is missing
+    - low, high: the ends of its 95% confidence interval over prompts; NA if that end is unbounded or the interval is
+      missing
     - ratio, ratio_low, ratio_high: (layer + 1) / L
     - note: why something is missing
 

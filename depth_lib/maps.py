@@ -53,7 +53,8 @@ def linear_maps(
     - relative [M + 1, N + 1]: the relative error on the held-out texts
     - relative_mean [N + 1]: the error of predicting the mean
     - best [N + 1]: the source layer with the smallest error
-    - relative_sums [P, M + 1, N + 1], n_tokens [P]: sums over the tokens of each held-out text, and their number
+    - relative_sums [P, M + 1, N + 1], n_tokens [P]: sums over the tokens of each held-out text, and the number of these
+      tokens
 
     Raises ValueError for tokenizers that differ, fewer than 4 d tokens to fit on, or states that are not finite.
     Source: Csordás et al. 2025, section 5.

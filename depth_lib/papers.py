@@ -73,10 +73,11 @@ def paper(
 
     - figure: a figure number in Csordás et al. 2025, "2a" to "8" and "15" to "17b"; or in Hu et al. 2025, "hu6", "hu7"
       or a name such as "gsm8k_hellaswag_logit_lens_kl"
-    - of: a model, which is measured; a result (from `linear_maps` for "8"); or a folder (required for the figures of Hu
-      et al.)
-    - prompts: list of strings for a model; by default ten GSM8K problems; those too long for the model are left out,
-      with a warning
+    - of: a model, on which the probe is run; a result (from `linear_maps` for "8"); or a folder (required for the
+      figures of Hu et al.)
+    - prompts: list of strings for a model; by default ten GSM8K problems, of which those too long for the model are
+      left out, with a warning. 6b and 6d use the prompts as the baseline only. 6a, 6c, 7a and 7b have questions of
+      their own and do not use prompts
 
     A dashed line is the depth that Hu et al. publish for the panel's model and data set. If a figure shows
     effects on future tokens but the result has only those on all tokens, or the reverse, the result's own effects are

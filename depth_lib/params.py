@@ -86,7 +86,7 @@ class Params(BaseModel):
         1, ge=1, description="how many times the blocks run; each pass has its own layers in the results"
     )
     LENS: str | None = Field(None, description="a lens file; logit_lens then runs both with and without it")
-    CONTROL: bool = Field(False, description="also measure the same architecture with random weights")
+    CONTROL: bool = Field(False, description="also run the same architecture with random weights")
     REMOTE: Annotated[bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")], WrapValidator(_server)] = Field(
         False, description='run on NDIF, or on the server at a URL; "local" tests a remote run on this machine'
     )
@@ -135,7 +135,7 @@ class DatasetFile(Params):
     )
     LEVEL: str | None = Field(
         default=None,
-        description="the field that holds a row's difficulty level: a number, a text that contains one, or a list, "
+        description="the field that holds a row's difficulty level: a number, a string that contains one, or a list, "
         "whose length is the level",
     )
     WITHIN_ANSWER: bool = Field(

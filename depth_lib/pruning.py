@@ -41,7 +41,7 @@ class Pruned:
 
     - removable: the removed blocks
     - model: the shorter model
-    - accuracy: a sentence on the accuracy before and after, or "" without choices
+    - accuracy: a sentence on the accuracy before and after, or "" without questions
     - base: the name of the original model
     - prompts: a description of the prompts that were used, such as "5 prompts"
     """
@@ -89,12 +89,12 @@ def prune(
     - prompts: list of at least two strings; every second one is used to choose the blocks, the others to measure the
       loss
     - at_most: nats per token
-    - choices: from `load_choices`, to compare the accuracy before and after
+    - choices: multiple-choice questions from `load_choices`, to compare the accuracy before and after
 
     Returns a Pruned, with `.model` and `.save(folder)`.
 
     Raises ValueError for a single prompt, or if no block can be removed at this cost.
-    Cost: that of `block_removal`, and two forward passes per ending of the choices.
+    Cost: that of `block_removal`, and two forward passes per ending of the multiple-choice questions.
     """
     prompts, choices = texts_of(prompts), checked_choices(choices)
     if len(prompts) < 2:
@@ -116,7 +116,7 @@ def prune(
         said = (
             f"Accuracy on {len(choices)} questions: {shares[0]:.1%} before the removal, {shares[1]:.1%} after "
             f"(chance: {float(before['chance']):.0%}). Change: {points} percentage points [{low}, {high}] (paired 95% "
-            "interval)."
+            "confidence interval)."
         )
         if accuracy(before).low <= float(before["chance"]):
             said += " The model does not beat chance before removal, so these questions cannot show a loss."

@@ -76,7 +76,7 @@ def resolved(given: Mapping) -> Params:
     of_model = _model_values(given.get("MODEL", "toy-8l"), given.get("MODEL_ID"))
     checkpoint = checkpoint_of(given.get("MODEL_ID") or of_model["MODEL_ID"])
     if checkpoint and checkpoint.resolve().parent == toy_path("toy-8l").resolve().parent:
-        of_model = {"SOURCE": "embedded"} | of_model  # what toys were trained on
+        of_model = {"SOURCE": "embedded"} | of_model  # what toy models were trained on
     ships = given.get("DATASET", "gsm8k") in SAMPLES
     if "SOURCE" in of_dataset and not (ships and not of_dataset.get("FILE")):
         of_model.pop("SOURCE", None)  # a model's SOURCE only chooses among the prompts that ship with the package
@@ -163,18 +163,19 @@ class Run:
     torch.Size([4])
 
     - cell: names and values of parameters: the options that `depth-lib run --help` lists, but in upper case, such as
-      N_EXAMPLES. Any other name is an error; in a notebook's `globals()`, only a misspelt parameter in upper case is
+      N_EXAMPLES. Any other name is an error. In a notebook's `globals()`, other names are ignored, except that an
+      upper-case name close to a parameter's is an error
     - prompts: your own list of strings; DATASET is then a name of your choice. To supply answers as well, define a data
       set (params file) with ANSWERS
 
     Attributes:
 
     - folder: the folder of the results
-    - prompts: the texts
+    - prompts: list of strings
     - params: the parameters
     - llm: the model, loaded on first use
 
-    Raises ParamsError, which lists every invalid parameter, and ValueError for prompts that are not texts.
+    Raises ParamsError, which lists every invalid parameter, and ValueError for prompts that are not strings.
     Cost: no forward pass; `result` computes missing results.
     """
 

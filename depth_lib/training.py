@@ -49,14 +49,14 @@ class DepthLog:
 
     @with_checked_kinds
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Measure a transformers model, and return its row of `to_frame`.
+        """Measure the effective depths of a transformers model, and return the new row of `to_frame` as a dict.
 
         - model: the model being trained; every module keeps its train or eval mode
         - step: the number of the training step, not smaller than in the previous call; measuring a step again replaces
           its row
 
-        Runs `relative_contribution` and `logit_lens` without gradients. A missing depth is NaN, and `reason` says why.
-        If a weight is not finite, the row is NaN.
+        Runs `relative_contribution` and `logit_lens` without gradients. The dict leaves out the columns kl_0, kl_1, …
+        A missing depth is NaN, and `reason` says why. If a weight is not finite, the row is NaN.
 
         Raises ValueError for an earlier step or for sharded weights, and ModelError in the same cases as
         `load_model`.
@@ -130,7 +130,7 @@ class DepthLog:
         """
         frame = self.to_frame()
         if frame.empty:
-            raise ValueError("nothing was measured yet; call log.measure(model, step) first")
+            raise ValueError("nothing has been measured yet; call log.measure(model, step) first")
         figure = plt.figure(figsize=(5, 4.5), layout="constrained")
         above, below = figure.subplots(2, sharex=True)
         for name, colour, style in zip(METRICS, COLOURS, ("o-", "s--", "x:"), strict=False):  # seen where they coincide

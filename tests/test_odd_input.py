@@ -147,7 +147,7 @@ WRONG_KIND = {
         lambda llm: dl.choice_accuracy(llm, "abc"),
         "choices must be a list, such as dl.load_choices.*, got str",
     ),
-    "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "choice 0 is .* use .context, endings, index"),
+    "a choice": (lambda llm: dl.choice_accuracy(llm, [("a", ["b"])]), "question 0 is .* use .context, endings, index"),
     "no choices": (lambda llm: dl.choice_accuracy(llm, None), r"choices must be a list, .* got NoneType"),
     "a table of examples": (
         lambda llm: dl.depth_by_difficulty(llm, pd.DataFrame({"level": [1]})),
@@ -159,7 +159,7 @@ WRONG_KIND = {
     ),
     "answers": (
         lambda llm: dl.logit_lens(llm, [TEXT], answers=[5]),
-        "the answer to prompt 0 must be a text or a list of token ids, got int",
+        "the answer to prompt 0 must be a string or a list of token ids, got int",
     ),
     "a lens": (lambda llm: dl.logit_lens(llm, [TEXT], lens={"A": [1], "b": [2]}), "a lens must be a dict with A"),
     "a cost": (lambda llm: dl.removable({}, at_most="x"), r"removable: at_most must be a number, got 'x' \(str\)"),
@@ -226,12 +226,12 @@ def test_lists_of_texts_as_answers_messages_as_prompts_and_typos_of_remote_are_n
         {"7", "8"},
         5,
     ):
-        with pytest.raises(ValueError, match="pass a text|must be a list of texts"):
+        with pytest.raises(ValueError, match="pass a string|must be a list of strings"):
             dl.logit_lens(toy, ["5 + 7 = ", "3 + 4 = "], answers=answers)
     for ids in (torch.tensor([[3, 4]]), np.array([[3, 4]]), [[np.int64(3), 4]], [[torch.tensor(3), torch.tensor(4)]]):
         same = dl.logit_lens(toy, ["5 + 7 = "], answers=ids)["res_kl_divs"]
         assert torch.equal(same, dl.logit_lens(toy, ["5 + 7 = "], answers=[[3, 4]])["res_kl_divs"])
-    with pytest.raises(ValueError, match="prompt 0 is a single chat message; pass each chat as one text"):
+    with pytest.raises(ValueError, match="prompt 0 is a single chat message; pass each chat as one string"):
         dl.relative_contribution(toy, [{"role": "user", "content": "hi"}])
     with pytest.raises(dl.RemoteError, match="remote='locl' is not valid"):
         dl.relative_contribution(toy, ["5 + 7"], remote="locl")

@@ -1,4 +1,4 @@
-"""Multiple choice: texts with several endings, one of which is right."""
+"""Multiple-choice questions: texts with several endings, one of which is right."""
 
 import itertools
 import reprlib
@@ -56,7 +56,7 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
 
 
 def shipped_choices(n: int, source: str | Path) -> list[Choice]:
-    """HellaSwag's choices from a named source, or, if the source is a file of prompts, the shipped ones."""
+    """HellaSwag's questions from a named source, or, if the source is a file of prompts, the shipped ones."""
     return load_choices("hellaswag", n, source if source in NAMED_SOURCES else "sample")
 
 
@@ -67,7 +67,7 @@ def _checked(where, row):
     endings, label = row["endings"], str(row["label"]).strip()
     if not isinstance(endings, list) or not all(isinstance(ending, str) for ending in endings):
         raise PromptError(
-            f"{where}: endings must be a list of texts, got {reprlib.repr(endings)}; use a .jsonl or .parquet file"
+            f"{where}: endings must be a list of strings, got {reprlib.repr(endings)}; use a .jsonl or .parquet file"
         )
     if label not in map(str, range(len(endings))):
         raise PromptError(f"{where}: label {row['label']!r} is not an index of its {len(endings)} endings; correct it")

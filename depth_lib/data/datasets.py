@@ -41,7 +41,7 @@ def _printable(value: object) -> object:
 class _Templates(ImmutableSandboxedEnvironment):
     def getitem(self, obj: object, argument: object) -> object:
         if isinstance(obj, str) and not isinstance(argument, slice):
-            _fail("the template takes an item of a list, but finds a text, as in every .csv")
+            _fail("the template takes an item of a list, but finds a string, as in every .csv")
         return super().getitem(obj, argument)
 
 

@@ -86,7 +86,5 @@ def checked_orders(orders: Any, n_layers: int) -> list[Order]:
         raise ValueError(f"{problem}; pass a list of lists, such as [[0, 1], [1, 0]]")
     orders = list(orders)
     if not orders:
-        raise ValueError(
-            "there are no orders to measure; pass lists of block numbers, such as those from dl.orders(...)"
-        )
+        raise ValueError("orders is empty; pass lists of block numbers, such as those from dl.orders(...)")
     return [checked_order(order, n_layers) for order in orders]

@@ -45,9 +45,9 @@ def load_prompts(
     - n_examples: by default 10 (aime24: 5; a file: all). If there are fewer rows, all are used, with a warning
     - source: one of
       - "hub"
-      - "embedded": ships with the package; like the text that the toys were trained on
-      - "sample": ships with the package, for models other than the toys: the first 12 rows of GSM8K's test split; for
-        other data sets, rows written for this package
+      - "embedded": ships with the package; like the text that the toy models were trained on
+      - "sample": ships with the package, for models other than the toy models: the first 12 rows of GSM8K's test split;
+        for other data sets, rows written for this package
       - a .jsonl, .csv, .parquet or .txt file
     - tokenizer: counts the tokens of aime24's prompts; those over 400 tokens are left out. The default is the papers'
       tokenizer, from the Hub
@@ -128,8 +128,8 @@ def chat_prompts(
     - template_options: options of the template, such as enable_thinking=False
 
     Raises ValueError for a tokenizer without a chat template, an option that the template does not read, or messages
-    that it refuses or drops. A question must not contain the template's special tokens, or how it begins a
-    response.
+    that it refuses or drops. A question must not contain the template's special tokens, nor the text with which the
+    template begins a response.
     Cost: no forward pass.
     """
     from .tokens import template_marks, texts_of

@@ -24,8 +24,8 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
     """
     texts = [texts] if isinstance(texts, str) else [] if texts is None else texts
     if _columns(texts) is not None:
-        what = f"one column, such as data{column}" if (column := _text_column(texts)) else "the texts themselves"
-        raise ValueError(f"expected a list of texts, got a {type(texts).__name__}; pass {what}")
+        what = f"one column, such as data{column}" if (column := _text_column(texts)) else "the strings themselves"
+        raise ValueError(f"expected a list of strings, got a {type(texts).__name__}; pass {what}")
     if isinstance(texts, bytes) or not isinstance(texts, Iterable):
         raise ValueError(f"{name}s must be a list of strings, got {type(texts).__name__}")
     texts = list(texts)
@@ -35,7 +35,7 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
             what = "a single chat message" if message is text else "a list of chat messages"
             to, prompt = (" to the probe", ", add_generation_prompt=True") if name == "question" else ("", "")
             chat = f"llm.tokenizer.apply_chat_template(messages, tokenize=False{prompt})"
-            raise ValueError(f"{name} {number} is {what}; pass each chat{to} as one text: {chat}")
+            raise ValueError(f"{name} {number} is {what}; pass each chat{to} as one string: {chat}")
         if isinstance(text, Mapping):
             of_text = [key for key, value in text.items() if isinstance(value, str)]
             column = "text" if "text" in of_text or not of_text else of_text[0]
@@ -218,7 +218,7 @@ def measured_tokens(
     """For each prompt, the token ids that the model reads, the first position that is measured, and the ids that follow
     the measured positions (one less for a whole prompt).
 
-    - answers: a text or token ids that follow each prompt; only the positions that predict them are measured
+    - answers: a string or token ids that follow each prompt; only the positions that predict them are measured
     - at: "all" or "last" of the prompt's own positions
 
     Raises ValueError for an unknown `at`, or if the numbers of answers and prompts differ.
@@ -233,12 +233,12 @@ def measured_tokens(
     prompts = texts_of(prompts)
     unlisted = _columns(answers) is not None or isinstance(answers, Set | bytes)
     if unlisted or not isinstance(answers, Iterable):
-        raise ValueError(f"answers must be a list of texts or token ids, got {type(answers).__name__}")
+        raise ValueError(f"answers must be a list of strings or of lists of token ids, got {type(answers).__name__}")
     answers = [answers] if isinstance(answers, str) else list(answers)
     if len(answers) != len(prompts):
         raise ValueError(
-            f"there are {len(prompts)} prompts and {len(answers)} answers; pass one answer per prompt (repeat "
-            "a prompt that has several)"
+            f"got {len(prompts)} prompts but {len(answers)} answer{'s' * (len(answers) != 1)}; pass one answer per "
+            "prompt (repeat a prompt that has several)"
         )
     pairs = list(zip(prompts, answers, strict=True))
     found = [_with_answer(llm, *pair, f"prompt {p}") for p, pair in enumerate(pairs)]
@@ -258,11 +258,11 @@ def _with_answer(llm, prompt, answer, name):
         ids, places, _ = answer_span(llm, prompt, answer)
         return ids[: places[-1]], places[0] - 1, ids[places[0] : places[-1] + 1]
     if not isinstance(answer, Iterable):
-        raise ValueError(f"the answer to {name} must be a text or a list of token ids, got {type(answer).__name__}")
+        raise ValueError(f"the answer to {name} must be a string or a list of token ids, got {type(answer).__name__}")
     answer = whole(answer)
     before, _ = _tokenized(llm, prompt, name, generate=max(len(answer), 1))
     if not answer or not 0 <= min(answer) <= max(answer) < llm.config.get_text_config().vocab_size:
-        raise ValueError(f"the answer to {name} is not a list of the model's token ids; pass a text or token ids")
+        raise ValueError(f"the answer to {name} is not a list of the model's token ids; pass a string or token ids")
     pad = [llm.tokenizer.pad_token_id]
     if answer[:1] == pad != answer or answer[-2:] == 2 * pad or (answer[-1:] == pad and pad[0] not in end_tokens(llm)):
         raise ValueError(f"the answer to {name} is padded with token {pad[0]}; pass its own tokens only")

@@ -11,14 +11,14 @@ from .rules import as_array
 
 
 def accuracy(result: Mapping) -> Estimate:
-    """The share of right answers, with its 95% interval over questions (Wilson 1927).
+    """The share of right answers, with its 95% confidence interval over questions (Wilson 1927).
 
     >>> print(dl.accuracy({"correct": [1, 1, 1, 0]}))
     0.75 [0.30, 0.95]
 
     - result: from `choice_accuracy`
 
-    Raises ValueError if there are no choices.
+    Raises ValueError if there are no questions.
     Cost: no forward pass.
     """
     correct = _right(result)
@@ -28,35 +28,35 @@ def accuracy(result: Mapping) -> Estimate:
 
 
 def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
-    """How much the share of right answers changes, with its 95% interval over the same questions.
+    """How much the share of right answers changes, with its 95% confidence interval over the same questions.
 
     >>> print(dl.accuracy_change({"correct": [1, 1, 1, 0]}, {"correct": [1, 1, 0, 0]}))
     -0.25 [-0.61, 0.28]
 
-    - before, after: from `choice_accuracy`, on the same choices
+    - before, after: from `choice_accuracy`, on the same questions
 
     The interval is Wald's, with half a question added to each cell of the 2 × 2 table (right or wrong, before and
     after).
 
-    Raises ValueError if before and after were measured on different choices (for results that do not record them, if
-    their numbers differ).
+    Raises ValueError if before and after were measured on different questions (or, if the results do not record the
+    questions, on different numbers of them).
     Source: Agresti and Min 2005, Statistics in Medicine 24.
     Cost: no forward pass.
     """
     right, still = _right(before), _right(after)
     if len(right) != len(still):
-        raise ValueError(f"got {len(right)} choices before and {len(still)} after; use the same choices both times")
+        raise ValueError(f"got {len(right)} questions before and {len(still)} after; use the same ones both times")
     hashes = {result.get("meta", {}).get("prompts_hash") for result in (before, after)} - {None}
     if len(hashes) == 2:
-        raise ValueError("before and after were measured on different choices; use the same ones, in the same order")
+        raise ValueError("before and after were measured on different questions; use the same ones, in the same order")
     return Estimate(*paired_change(len(right), int((~right & still).sum()), int((right & ~still).sum())))
 
 
 def _right(result):
-    """Whether each choice was answered rightly [C]."""
+    """Whether each question was answered rightly [C]."""
     correct = as_array(result.get("correct", [])) if isinstance(result, Mapping) else np.empty(0)
     if correct.ndim != 1 or not len(correct):
-        problem = f"correct has shape {[*correct.shape]}, not [n]" if correct.size else "there are no choices"
+        problem = f"correct has shape {[*correct.shape]}, not [n]" if correct.size else "the result has no questions"
         raise ValueError(f"{problem}; pass a result from choice_accuracy")
     if (wrong := correct[(correct != 0) & (correct != 1)]).size:
         raise ValueError(f"correct must hold 1 for each right answer and 0 for each wrong one, got {wrong[0]:g}")

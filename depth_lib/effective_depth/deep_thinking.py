@@ -36,7 +36,7 @@ def deep_thinking_ratio(
     Returns a frame with a row per response: `tokens` (the number of its tokens), `ratio`, and `correct` if given. Its
     `attrs`:
 
-    - `mean`, `low`, `high`: the mean over responses with its 95% interval (Student's t)
+    - `mean`, `low`, `high`: the mean over responses with its 95% confidence interval (Student's t)
     - `correlation`, `correlation_low`, `correlation_high`: Spearman's, with correct, and its interval (Bonett and
       Wright 2000). NaN for fewer than four responses, or if all have the same ratio or the same `correct`
 

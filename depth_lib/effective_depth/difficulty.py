@@ -36,8 +36,8 @@ def depth_scores(result: Mapping) -> pd.DataFrame:
     result: from `depth_by_difficulty`. Columns:
 
     - effect: "layer" or "output"
-    - level, examples: the level, and its number of examples
-    - score, low, high: the depth score in layers, with its 95% interval over examples
+    - level, examples: the level, and the number of its examples
+    - score, low, high: the depth score in layers, with its 95% confidence interval over examples
     - slope, slope_low, slope_high: layers per level, the same in all rows of an effect
     - note: why the interval is missing
 

@@ -11,7 +11,7 @@ from .rules import as_array
 
 
 def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
-    """For each exit layer, the share of a response's tokens that stay the same, and the best self-speculation speed-up.
+    """For each exit layer, the share of tokens that stay the same, and the best speed-up of self-speculative decoding.
 
     >>> llm = dl.load_model("toy-4l")
     >>> lens = dl.logit_lens(llm, ["5 + 7 = "], generate=4)

@@ -24,8 +24,8 @@ def over_models(depths: pd.DataFrame) -> pd.DataFrame:
     - question: "size", per doubling; "training"; or "task", from one data set to the next
     - rule
     - before, after: the two sides (size: the smallest and the largest)
-    - estimate, low, high: the change of the ratio and its 95% interval
-    - models: their number
+    - estimate, low, high: the change of the ratio and its 95% confidence interval
+    - models: the number of models
 
     Fewer than 3 models (training: sizes that have both) give no row.
     """

@@ -16,8 +16,8 @@ class Removable:
     """The blocks that can be removed. Printing it gives a sentence; pass it to `remove_blocks` as `s`.
 
     - n, s: blocks s to s + n - 1 can be removed; if no block can be, n is 0 and s is None
-    - loss: the rise in nats per token on the prompts that were not used to choose the blocks, with its 95% interval
-      (NaN: no interval)
+    - loss: the rise in nats per token on the prompts that were not used to choose the blocks, with its 95% confidence
+      interval (NaN: no interval)
     - n_layers: blocks of the model
     - at_most: the allowed rise, nats per token
     - note: why the answer is unknown, or which number of blocks was not tried, or ""
@@ -63,9 +63,10 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     - result: from `block_removal`, of whole blocks
     - at_most: nats per token
 
-    Returns a Removable. Its n is 0 if no removal is cheap enough. It is also 0 if the model predicts the prompts no
-    better than shuffled ones, or if fewer than two prompts have the two tokens that a loss needs. If removing
-    n + 1 blocks was not tried, its note says so; for limits other than 0.05, pass sizes="all" to `block_removal`.
+    Returns a Removable. Its n is 0 if no removal is cheap enough. It is also 0 if the model hardly predicts the
+    prompts: their loss is less than 0.5 nats per token below that of the same tokens in shuffled order. The same holds
+    if fewer than two prompts have the two tokens that a loss needs. If removing n + 1 blocks was not tried, its note
+    says so; for limits other than 0.05, pass sizes="all" to `block_removal`.
 
     Raises ValueError for any other result.
     Cost: no forward pass.

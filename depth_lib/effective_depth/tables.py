@@ -61,7 +61,8 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
 
     Columns:
     rule; layers, the number of blocks L; prompts;
-    ed: the effective depth, a layer (NA: none); low, high: its 95% interval over prompts (NA: no limit, or none);
+    ed: the effective depth, a layer (NA: none);
+    low, high: its 95% confidence interval over prompts (NA: unbounded, or none);
     ratio: (ED + 1) / L; ratio_low, ratio_high; note: why something is missing;
     passes: of an unrolled model only, the depth in passes, (ED + 1) / B for passes of B blocks.
     ValueError where no rule reads the result.

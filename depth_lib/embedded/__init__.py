@@ -9,7 +9,7 @@ SAMPLES = DATASETS + tuple(sorted(path.stem for path in HERE.glob("prompts/by_le
 
 
 def toy_path(name: str) -> Path:
-    """Checkpoint folder of the toy `name`, one of `TOYS`."""
+    """Checkpoint folder of the toy model `name`, one of `TOYS`."""
     return HERE / name
 
 

@@ -92,7 +92,10 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
     for name, one in results.items():
         if not kind.values(one):
             whose = f'"{name}"' if name else "yours"
-            lacking = [key for key in dict.fromkeys(re.findall(r'"\w+"', kind.needs)) if key[1:-1] not in one]
+            named = dict.fromkeys(
+                re.findall(r'"\w+"', kind.needs.split(": dl.")[0])
+            )  # not in the call that it suggests
+            lacking = [key for key in named if key[1:-1] not in one]
             has = f"has no {listed(lacking)}" if lacking else f"lacks the {kind.needs.split()[0]}"
             if isinstance(one, Result) and one.probe != kind.probe:
                 has = f"is from {one.probe}"

@@ -350,8 +350,8 @@ KINDS: dict[str, Kind] = {
         "block_accuracy",
         _worth,
         "What each block is worth",
-        "Rise in the loss on the right endings, and fall in accuracy with its paired 95% interval, when the block is "
-        "removed. Circled blocks matter by only one of the two measures.",
+        "Rise in the loss on the right endings, and fall in accuracy with its paired 95% confidence interval, when "
+        "the block is removed. Circled blocks matter by only one of the two measures.",
         "Cost",
         "Removed block",
         "worth",
@@ -473,7 +473,8 @@ KINDS: dict[str, Kind] = {
         "depth_by_difficulty",
         _scores,
         "Depth score by difficulty",
-        "Mean layer, weighted by the effect of skipping it before the answer, with its 95% interval over questions. "
+        "Mean layer, weighted by the effect of skipping it before the answer, with its 95% confidence interval over "
+        "questions. "
         "Hollow: the interval reaches the first or the last layer, or there are fewer than 3 questions.",
         "Layer",
         "Level of difficulty",

@@ -51,7 +51,7 @@ class Lens(dict[str, Any]):
     def save(self, path: str | Path) -> Path:
         """Save the lens as a `.pt` file, which `load_lens` reads, and return the path.
 
-        A different file that is already there is renamed to `<name>.replaced-1`.
+        An existing file at this path with different content is renamed to `<name>.replaced-1`.
 
         Raises LensError for a path that does not end in .pt, or a folder that cannot be written to.
         """
@@ -97,7 +97,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
     - revision: branch, tag or commit on the Hub
 
     Published Jacobian files are indexed by the outputs of blocks: A_{l+1} = J[l]. They have no matrix for the
-    embeddings, so A_0 is the identity, and a warning says so. Tuned lenses are indexed by inputs: A_l = 1 + W_l.
+    embeddings, so A_0 = I, and a warning says so. Tuned lenses are indexed by inputs: A_l = I + W_l.
 
     Returns a Lens, as `fit_lens` does.
 

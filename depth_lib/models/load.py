@@ -91,7 +91,7 @@ def load_model(
     - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call on this
       machine; by default False
     - revision: branch, tag or commit, of a Hub id
-    - dtype: a torch dtype or its name; by default float32 for toys and GGUF files, else the checkpoint's
+    - dtype: a torch dtype or its name; by default float32 for toy models and GGUF files, else the checkpoint's
     - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: no quantization
     - device_map: as in transformers; None: the first GPU, or the CPU
     - tensor_parallel: the number of GPUs that share each layer, with one process per GPU, started by `torchrun`
@@ -293,7 +293,7 @@ def _nearest(name):
     if owner := _OWNERS.get(name.partition("-")[0]):
         return f"{name!r} has no owner; use dl.load_model({f'{owner}/{name}'!r})"
     if "/" in name or name.startswith(".") or is_gguf(name):
-        return f"{name!r} does not exist; check the path, or use a Hub id (owner/name) or a toy"
+        return f"{name!r} does not exist; check the path, or use a Hub id (owner/name) or a toy model such as toy-8l"
     folders = [f"./{config.parent}" for config in Path().glob("*/config.json")]
     if beside := get_close_matches(f"./{name}", folders, n=1, cutoff=0.8):
         return f"unknown model {name!r}; did you mean the folder {beside[0]}?"
@@ -403,7 +403,7 @@ def _why(name, source, revision, error):
         errors.RevisionNotFoundError: f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main",
         errors.RemoteEntryNotFoundError: f"is not a file on the Hub; choose one of {page}/tree/{revision or 'main'}",
         (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): "is neither a folder here nor "
-        f"in the cache, and {network}, or use a checkpoint's folder or a toy (toy-8l)",
+        f"in the cache, and {network}, or use a checkpoint's folder or a toy model (toy-8l)",
         MemoryError: 'does not fit in memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True',
     }
     for kinds, answer in answers.items():

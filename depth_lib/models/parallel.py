@@ -35,7 +35,7 @@ def check_ranks(n_ranks: int) -> None:
         return
     raise ModelError(
         f"tensor_parallel={n_ranks} needs {n_ranks} processes, got {started}; run: torchrun --nproc-per-node {n_ranks} "
-        'script.py   (a notebook\'s kernel is one process: there device_map="auto" spreads the blocks over GPUs)'
+        'script.py   (in a notebook, use device_map="auto" to spread the blocks over the GPUs)'
     )
 
 

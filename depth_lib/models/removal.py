@@ -22,7 +22,7 @@ _OF_NNSIGHT = ("forward", "__nnsight__")
 
 
 def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersModel:
-    """A copy of a model without blocks s..s + n − 1, which shares the weights of the others.
+    """A copy of a model without blocks s..s + n − 1; the blocks that are kept share their weights with the original.
 
     >>> llm = dl.load_model("toy-4l")
     >>> len(dl.remove_blocks(llm, 1, 2).blocks)
@@ -35,8 +35,8 @@ def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersMod
     Returns a model that works with every probe and with `dl.save_model`. `model._module` is the transformers model,
     for `generate`. If the config cannot express which blocks run, you get a warning, and the model cannot be saved.
 
-    Raises ValueError for blocks that the model does not have, if none is left, or if it is spread over several
-    devices.
+    Raises ValueError for blocks that the model does not have, if no block would be left, or if the model is spread over
+    several devices.
     Cost: no weight is copied; a few passes of 4 to 8 tokens.
     """
     known(llm)
@@ -80,7 +80,7 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
 
 
 def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> TransformersModel:
-    """A copy of a model that runs its blocks in this order, and shares their weights.
+    """A copy of a model; the copy runs the blocks in this order and shares the original's weights.
 
     >>> llm = dl.load_model("toy-4l")
     >>> len(dl.reorder_blocks(llm, [0, 1, 2, 1, 2, 3]).blocks)

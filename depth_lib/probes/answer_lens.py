@@ -37,8 +37,8 @@ def answer_lens(
     and answer_ranks = 1 + the number of entries of z_l above z_l[token].
 
     - llm: from `load_model`
-    - question, answer: strings, tokenised together; to measure a whole text, pass its first word as the question and
-      the rest as the answer
+    - question, answer: strings, tokenised together; for a whole text, pass its first word as the question and the rest
+      as the answer
     - lens: from `load_lens` or `fit_lens`, or its path; by default the logit lens
     - remote: True for NDIF, or the address of a server
 
@@ -47,7 +47,7 @@ def answer_lens(
     - answer_log_probs [L + 1, A]: nats
     - answer_ranks [L + 1, A]: 1 is the most likely
     - answer_kl [L + 1, A]: KL(softmax(z_l) ‖ output), nats
-    - answer_top [L + 1, A, 5]: ids of the five most likely tokens; `top_tokens` has their texts
+    - answer_top [L + 1, A, 5]: ids of the five most likely tokens; `top_tokens` has them as strings
     - tokens: A strings
 
     Raises ValueError if the answer adds no token to the question. Raises LensError for a lens that belongs to a

@@ -3,7 +3,7 @@
 The obvious loop, with the scores of `choice_accuracy`:
 
     for each order:
-        accuracy = share of choices whose highest Σ log p / bytes is the right ending's
+        accuracy = share of questions whose highest Σ log p / bytes is the right ending's
         loss     = mean of (log p − log p of the order) / tokens, over the right endings
 """
 
@@ -44,9 +44,9 @@ def block_accuracy(
     Returns a dict of float32 tensors:
 
     - `accuracy` [K]: the share of right answers; `unchanged_accuracy` [1]: that of the full model; `chance` [1]: 1 / E
-    - `change`, `change_low`, `change_high` [K]: accuracy minus the unchanged one, with its 95% interval over
+    - `change`, `change_low`, `change_high` [K]: accuracy minus the unchanged one, with its 95% confidence interval over
       questions, which are paired (see `accuracy_change`)
-    - `choice_loss` [K]: how much the loss on the right endings rises, nats per token, mean over choices
+    - `choice_loss` [K]: how much the loss on the right endings rises, nats per token, mean over questions
     - `correct_by_prompt` [C, K], `unchanged_correct` [C]: 1 for a right answer, else 0
 
     Raises ValueError in the same cases as `choice_accuracy`, and for an empty list of orders.

@@ -63,7 +63,7 @@ def block_removal(
     - angular_distance [N, L]: arccos(cos(h_s, h_{s+n})) / π at the last token
     - block_influence [L]: 1 − cos(h_l, h_{l+1})
     - loss, shuffled_loss and n_tokens [P]: as in `logit_lens`; they show whether the model predicts these prompts
-      better than shuffled ones
+      better than the same prompts with their tokens shuffled
     - removal_order [L]: the order of removal; only for attention or MLP. In this case the three measures have shape
       [L], and nothing else is returned except their values per prompt
     - <key>_by_prompt [P, …]: per prompt

@@ -43,7 +43,8 @@ def choice_accuracy(
     because a plain sum penalises long endings.
 
     - llm: from `load_model`
-    - choices: from `load_choices`, or a list of (context, endings, index of the right one), all with E endings
+    - choices: multiple-choice questions from `load_choices`, or a list of (context, endings, index of the right
+      ending), all with E endings
     - removed: (s, n) leaves out blocks s..s + n − 1
     - remote, budget: as for `layer_effects`
     - order: the block numbers in the order in which they run
@@ -57,7 +58,7 @@ def choice_accuracy(
 
     See `dl.accuracy` for the interval, `dl.accuracy_change` for that of a change, and `dl.block_accuracy` for all
     blocks or several orders.
-    Raises ValueError if there are no choices, for an ending that adds no tokens, and for block numbers outside
+    Raises ValueError if there are no questions, for an ending that adds no tokens, and for block numbers outside
     0..L − 1.
     Source: Gao et al., lm-evaluation-harness (acc, acc_norm of HellaSwag).
     Cost: a forward pass per ending, and the passes of each order as for `block_orders`.
@@ -83,7 +84,7 @@ def choice_accuracy(
 
 
 def checked_choices(choices: Any) -> list[Choice]:
-    """The choices as a list; ValueError for anything else, and for different numbers of endings."""
+    """The questions as a list; ValueError for anything else, and for different numbers of endings."""
     if isinstance(choices, str) or not isinstance(choices, Iterable):
         raise ValueError(f"choices must be a list, such as dl.load_choices(), got {type(choices).__name__}")
     given: list[Any] = list(choices)
@@ -93,11 +94,13 @@ def checked_choices(choices: Any) -> list[Choice]:
                 if all(isinstance(ending, str) for ending in endings) and len({*endings}) > 1:
                     continue
         raise ValueError(
-            f"choice {k} is {reprlib.repr(choice)}; use (context, endings, index of the right one), with at least "
+            f"question {k} is {reprlib.repr(choice)}; use (context, endings, index of the right ending), with at least "
             "two different endings"
         )
     if len({len(endings) for _, endings, _ in given}) > 1:
-        raise ValueError("not all choices have the same number of endings; run the probe separately for each number")
+        raise ValueError(
+            "not all questions have the same number of endings; run the probe separately for each number of endings"
+        )
     return given
 
 
@@ -112,7 +115,7 @@ def endings_scored(
     """For the model as it is and in each order: Σ log p of every ending [1 + K, C, E], and the ending that acc_norm
     picks [1 + K, C]. Also the right ending [C] and the number of tokens of each [C, E]."""
     if not (choices := checked_choices(choices)):
-        raise ValueError("there are no choices to measure; load some with dl.load_choices()")
+        raise ValueError("there are no multiple-choice questions; load some with dl.load_choices()")
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     how = {"remote": remote, "over": "texts", "gives": "P K: log_probs", "label": "choices"}
     found = run(measure_endings, llm, arch, texts, orders, budget, **how)

@@ -65,7 +65,7 @@ def depth_by_difficulty(
         raise ValueError(f"examples must be a list, such as dl.load_examples(...), got {type(examples).__name__}")
     examples = [_checked(number, example) for number, example in enumerate(examples)]
     if not examples:
-        raise ValueError("there are no examples to measure; load some with dl.load_examples(...)")
+        raise ValueError("there are no examples; load some with dl.load_examples(...)")
     arch, cases, draw = arch_to_change(llm), [], random.Random(123)
     for number, example in enumerate(examples):
         ids, answer, _ = answer_span(llm, example.question, example.answer)

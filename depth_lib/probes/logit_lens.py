@@ -66,7 +66,7 @@ def logit_lens(
       them are measured. The checkpoint's generation config is ignored
     - all_measures: False computes only the first two keys, which is faster
     - lens: from `load_lens` or `fit_lens`, or its file: p_l = softmax(unembed(norm(A_l h_l + b_l)))
-    - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured
+    - answers: a stored response to each prompt, as a string or token ids; the positions that predict it are measured
     - at: "all" positions of the prompts, or the "last" of each
     - per_token: also keep `jsd` and `tokens`
 
@@ -80,10 +80,10 @@ def logit_lens(
     - `res_settled` [L]: the share of tokens whose divergence was at most 1/2 bit at some block up to l
     - `settling`: for each prompt [T_p], the first l at which each token's divergence is at most 1/2 bit, or L if none.
       See `deep_thinking_ratio`
-    - `<key>_sums` [P, L], `n_tokens` [P]: sums over each prompt's measured tokens, and their number
+    - `<key>_sums` [P, L], `n_tokens` [P]: sums over each prompt's measured tokens, and the number of these tokens
     - `loss`, `shuffled_loss` [P]: nats per token of the prompt, and the same with the tokens shuffled; NaN for a
       prompt of one token. Only if all positions of the prompts are measured
-    - `generated`: the generated texts; only with generate
+    - `generated`: the generated responses, strings; only with generate
     - `jsd`: for each prompt [T_p, L], float16; `tokens`: the token after each measured one. Only with per_token
 
     Raises ValueError for a prompt without tokens or with more tokens than the model has positions, and for answers that
@@ -96,7 +96,7 @@ def logit_lens(
     tokens.
     """
     if generate < 0:
-        raise ValueError(f"generate must be a number of tokens, or 0 to measure the prompts, got {generate!r}")
+        raise ValueError(f"generate must be a number of tokens, or 0 for the prompts' own tokens, got {generate!r}")
     if generate and (answers is not None or at != "all"):
         raise ValueError("pass only one of generate, answers and at: each chooses the tokens to measure")
     if per_token and not all_measures:

@@ -55,7 +55,7 @@ def relative_contribution(
 
     - prompts: list of strings
     - remote: True for NDIF, or the address of a server
-    - answers: a stored response to each prompt, a text or token ids; the positions that predict it are measured
+    - answers: a stored response to each prompt, as a string or token ids; the positions that predict it are measured
     - at: "all" positions of the prompts, or the "last" of each
 
     Returns a dict of float32 tensors, means over the measured tokens:
@@ -66,7 +66,7 @@ def relative_contribution(
     - `angular` [L + 1, L + 1]: angles between residuals in units of π
     - `progress` [L + 1]: ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖²
     - `first_change` [L, T]: 1 − io_cos of every measured token of the first prompt
-    - `<key>_sums` [P, …], `n_tokens` [P]: sums over each prompt's measured tokens, and their number
+    - `<key>_sums` [P, …], `n_tokens` [P]: sums over each prompt's measured tokens, and the number of these tokens
     - `chance_cos` [1]: 1 / √d, the size of a random direction's cosine
 
     If attention and MLP cannot be told apart, the values of both are NaN.

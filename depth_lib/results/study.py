@@ -213,7 +213,7 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
                 found[key] = (name.pair, name.changed, rows.index(name.probe)), path
     if not found:
         raise MissingArtifact(
-            f"no results (DATASET/MODEL/*.pt) under {folder.absolute()}; use the OUT of a run, load one file with "
+            f"no results (DATASET/MODEL/*.pt) under {folder.absolute()}; use a run's OUT, load one file with "
             f"dl.load_artifact(path), or run: {command('sweep', OUT=folder)}"
         )
     return {key: path for key, (_, path) in sorted(found.items(), key=lambda item: item[1][0])}

@@ -216,9 +216,9 @@ def _default(name: str, field: FieldInfo) -> str:
         return ""
     if name == "SOURCE":
         others = "from the data set's params file, usually hub"
-        return f"  [default: embedded for toys; for other models, {others}; for prune, always sample]"
+        return f"  [default: embedded for toy models; for other models, {others}; for prune, always sample]"
     if name == "DTYPE":
-        return "  [default: from params files, else the checkpoint's own; float32 for toys and GGUF files]"
+        return "  [default: from params files, else the checkpoint's own; float32 for toy models and GGUF files]"
     return f"  [{'from params files, else' if name in Params.model_fields else 'default:'} {field.default}]"
 
 

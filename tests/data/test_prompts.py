@@ -283,7 +283,7 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
         (
             {"q": "['2 + 2', '3']"},
             "{{ q[0] }}",
-            "the template takes an item of a list, but finds a text, as in every .csv; it has q: str",
+            "the template takes an item of a list, but finds a string, as in every .csv; it has q: str",
         ),
     ],
 )
@@ -309,7 +309,7 @@ def test_endings_that_a_csv_made_a_text_are_refused(rows):
     path = rows({"ctx": "A man sits.", "endings": "['He reads.', 'He sings.']", "label": "0"})
     with pytest.raises(PromptError, match=r"row 1 .*\(the template takes an item of a list"):
         load_prompts("hellaswag", 1, path)
-    with pytest.raises(PromptError, match=r"row 1: endings must be a list of texts, got \"\['He .*; use a .jsonl or"):
+    with pytest.raises(PromptError, match=r"row 1: endings must be a list of strings, got \"\['He .*; use a .jsonl or"):
         load_choices("hellaswag", 1, path)
 
 
@@ -468,7 +468,7 @@ def test_questions_become_what_a_chat_model_reads(toy):
         )
         with pytest.raises(ValueError, match="the chat template rejects these messages: no system"):
             dl.chat_prompts(toy, ["a"], system="Be brief.")
-        with pytest.raises(ValueError, match="expected a list of texts"):
+        with pytest.raises(ValueError, match="expected a list of strings"):
             dl.chat_prompts(toy, {"question": ["a"]})
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         with pytest.raises(

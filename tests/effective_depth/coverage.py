@@ -173,8 +173,8 @@ def scores_table(repeats: int) -> str:
 DOCUMENT = """# How often the intervals cover the truth
 
 These tables are printed by `python -m tests.effective_depth.coverage`. The true value of each simulated study is known.
-Each cell gives the percentage of 95% intervals that cover it: the mean over kinds of noise, and in parentheses the
-lowest. The number after the comma is the mean width of the intervals.
+Each cell gives the percentage of 95% confidence intervals that cover it: the mean over kinds of noise, and in
+parentheses the lowest. The number after the comma is the mean width of the intervals.
 
 All intervals come from the jackknife: each prompt is left out once, and Student's t accounts for the number of prompts.
 

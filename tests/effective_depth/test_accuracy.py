@@ -23,10 +23,10 @@ def test_a_change_is_that_of_the_same_questions():
     found = accuracy_change(before, after)
     # 2 of 100 gained, 12 lost: d = (2.5 - 12.5) / 102, its error sqrt(15 - 100 / 102) / 102
     assert (found.value, found.low, found.high) == pytest.approx((-0.1, -0.1700, -0.0261), abs=1e-4)
-    with pytest.raises(ValueError, match="100 choices before and 10 after; use the same choices both times"):
+    with pytest.raises(ValueError, match="100 questions before and 10 after; use the same ones both times"):
         accuracy_change(before, of([1] * 10))
     of_texts = [of([1, 0]) | {"meta": {"prompts_hash": texts}} for texts in ("ab", "cd")]
-    with pytest.raises(ValueError, match="before and after were measured on different choices"):
+    with pytest.raises(ValueError, match="before and after were measured on different questions"):
         accuracy_change(*of_texts)
     for other in (of_texts[0], of([1, 0])):
         assert accuracy_change(of_texts[0], other).value == 0

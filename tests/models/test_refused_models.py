@@ -123,7 +123,7 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
         ((403, "GatedRepo"), f"is gated; accept its licence on https://huggingface.co/{HUB_ID} and log in with"),
         ((401, "RepoNotFound"), f"{HUB_ID!r} is not on the Hub, or private; check the name, or log in"),
         ((404, "RevisionNotFound"), f"{HUB_ID!r} has no revision 'v3' on the Hub; choose one of"),
-        ((None, None), "the Hub cannot be reached; check the network, or use a checkpoint's folder or a toy"),
+        ((None, None), "the Hub cannot be reached; check the network, or use a checkpoint's folder or a toy model"),
     ],
 )
 def test_what_the_hub_answers_decides_the_next_step(hub, answer, message):

@@ -345,7 +345,7 @@ def test_a_file_of_ones_own_name_is_read_by_the_probe_that_it_names(lens, tmp_pa
     for name in ("other", "cut", "logitlens_1exps"):
         with pytest.raises(
             dl.ArtifactError,
-            match=f"{name}.pt is not a depth_lib artifact, or is damaged: [^;]*; compute it again, or replace it",
+            match=f"{name}.pt is not a depth_lib artifact, or is damaged: [^;]*; recompute it, or replace it",
         ):
             dl.load_artifact(tmp_path / f"{name}.pt")
 

@@ -74,7 +74,7 @@ def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp
     ):
         dl.load_results(tmp_path, models="Qwen2.5-14B")
     for part in ("gsm8k", "gsm8k/Qwen2.5-7B"):
-        with pytest.raises(MissingArtifact, match=rf"/\*.pt. under .*{part}; use the OUT of a run, load one"):
+        with pytest.raises(MissingArtifact, match=rf"/\*.pt. under .*{part}; use a run's OUT, load one"):
             dl.load_results(tmp_path / part)
     file = next(tmp_path.glob("*/*/*.pt"))
     file.rename(file.with_name("mine.pt"))
