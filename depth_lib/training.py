@@ -220,7 +220,7 @@ def refuse_sharded(model: nn.Module) -> None:
     if sharded or any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise ValueError(
             "the weights are sharded (FSDP, ZeRO-3), and depth cannot be measured on a part of them; train with DDP, "
-            "or measure saved checkpoints"
+            "or run the probes on saved checkpoints"
         )
 
 

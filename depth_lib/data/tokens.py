@@ -247,7 +247,7 @@ def measured_tokens(
         for (prompt, answer), (ids, first, following) in zip(pairs, found, strict=True)
     )
     if pairs and all(repeated):  # as generate returns them, and a text-generation pipeline
-        warn("every answer begins with its own prompt, which is then measured again; pass only what follows the prompt")
+        warn("every answer begins with its own prompt, which then counts as answer text; pass only what follows it")
     return found
 
 

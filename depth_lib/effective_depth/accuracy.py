@@ -18,7 +18,7 @@ def accuracy(result: Mapping) -> Estimate:
 
     - result: from `choice_accuracy`
 
-    Raises ValueError if there are no questions.
+    Raises ValueError for a result without questions.
     Cost: no forward pass.
     """
     correct = _right(result)

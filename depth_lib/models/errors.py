@@ -8,7 +8,7 @@ _TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "tekken.json", "
 
 
 class ModelError(ValueError):
-    """A model cannot be found, loaded or measured; the message names it and says what to do next."""
+    """A model cannot be found or loaded, or a probe cannot run on it; the message names it and says what to do next."""
 
 
 class ArchitectureError(ModelError):

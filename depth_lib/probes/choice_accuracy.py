@@ -58,7 +58,7 @@ def choice_accuracy(
 
     See `dl.accuracy` for the interval, `dl.accuracy_change` for that of a change, and `dl.block_accuracy` for all
     blocks or several orders.
-    Raises ValueError if there are no questions, for an ending that adds no tokens, and for block numbers outside
+    Raises ValueError for an empty list of questions, for an ending that adds no tokens, and for block numbers outside
     0..L − 1.
     Source: Gao et al., lm-evaluation-harness (acc, acc_norm of HellaSwag).
     Cost: a forward pass per ending, and the passes of each order as for `block_orders`.

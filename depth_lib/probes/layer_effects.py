@@ -48,7 +48,7 @@ def layer_effects(
     - llm: from `load_model`
     - prompts: list of strings
     - mode: "future" (up to 4 positions t per prompt, drawn with seed 123 from 8, 16, …), "all" (skips the block at
-      every token i ≥ 1 and measures every token), or "remove" (also at token 0)
+      every token i ≥ 1 and measures at every token), or "remove" (also at token 0)
     - part: "layer", "attention" or "mlp"
     - remote: True for NDIF, or the address of a server
     - budget: tokens per forward pass; by default chosen from the device's memory

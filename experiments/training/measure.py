@@ -128,7 +128,7 @@ def erasure_depth(effect: torch.Tensor, n_answer: int) -> int | None:
 
 
 def share(right: int, n: int) -> Estimate:
-    """A share of n with Wilson's 95 % interval."""
+    """A share of n with Wilson's 95% confidence interval."""
     p, z = right / n, NORMAL
     centre, half = (p + z**2 / (2 * n)) / (1 + z**2 / n), math.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
     half *= z / (1 + z**2 / n)
@@ -143,7 +143,7 @@ def mean_of(parts: Sequence[Estimate]) -> Estimate:
 
 
 def mean_with_interval(values: Sequence[float]) -> Estimate:
-    """The mean of a sample and its 95 % interval by Student's t; nan without values, open ends for a single one."""
+    """A mean and its 95% confidence interval by Student's t; nan without values, unbounded for a single one."""
     n = len(values)
     if n < 2:
         return Estimate(float(values[0]) if n else math.nan, math.nan, math.nan)

@@ -25,7 +25,7 @@ def load_measured(path: str | Path = MEASURED) -> pd.DataFrame:
 
 
 def over_seeds(measured: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds with 95 % intervals over seeds and prompts: columns of `GROUPS`, value, low, high, seeds.
+    """Means over seeds, with 95% confidence intervals: columns of `GROUPS`, value, low, high, seeds.
 
     All seeds are measured on the same prompts, so what these decide by chance does not average out: the distances to
     the ends are sqrt(student² + prompts²), with Student's over the seeds and the root mean square of theirs over
@@ -47,7 +47,7 @@ def over_seeds(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def contrasts(measured: pd.DataFrame) -> pd.DataFrame:
-    """The numbers that decide on the claim, measured on sums: value, and the ends low and high of its 95 % interval.
+    """The numbers that decide on the claim, measured on sums: value, and its 95% confidence interval, low to high.
 
     Slopes are those of the depth score (on later layers), in layers per term; accuracies are those on sums longer than
     in training. The claim is that the first four are positive.
