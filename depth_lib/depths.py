@@ -10,6 +10,7 @@ from nnsight import TransformersModel
 
 from .effective_depth.tables import effective_depths as of_result
 from .figures.grid import by_name
+from .models.errors import ModelError
 from .models.load import in_memory
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
@@ -69,9 +70,9 @@ def effective_depths(
         raise ValueError("pass the prompts too: dl.effective_depths(llm, prompts)")
     if control and remote:
         raise ValueError("control draws random weights on this machine; use only one of control and remote")
-    found = _measured(of, prompts, remote=remote)
-    both = {"the model": found, CONTROL: _measured(untrained(of), prompts)} if control else {}
-    return pd.concat(both, names=["model"]) if control else found
+    models = {"the model": of} | ({CONTROL: untrained(of)} if control else {})
+    found = {name: _measured(llm, prompts, remote=remote) for name, llm in models.items()}
+    return pd.concat(found, names=["model"]) if control else found["the model"]
 
 
 def _measured(llm, prompts, **how):
@@ -85,4 +86,10 @@ def untrained(llm: TransformersModel) -> TransformersModel:
         warnings.simplefilter("ignore")
         torch.manual_seed(SEED)
         module = type(llm._module)(copy.deepcopy(llm._module.config)).float()
-    return in_memory(module.requires_grad_(False), llm.tokenizer)
+    control = in_memory(module.requires_grad_(False), llm.tokenizer)
+    if len(control.blocks) != len(llm.blocks):
+        raise ModelError(
+            f"a model of this config has {len(control.blocks)} layers, and this one has {len(llm.blocks)}: correct "
+            "config.num_hidden_layers"
+        )
+    return control

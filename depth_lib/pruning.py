@@ -64,7 +64,7 @@ class Pruned:
         save_model(self.model, folder)
         card = _CARD.format(
             base=self.base,
-            blocks=blocks_named(*stretch_of(self.removable)),
+            blocks=blocks_named(*stretch_of(self.removable, self.removable.n_layers)),
             removable=self.removable,
             accuracy=self.accuracy,
             prompts=self.prompts,

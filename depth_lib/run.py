@@ -436,7 +436,9 @@ class Run:
         print(f"loading {source}")
         if not self.on_server and source not in (*TOYS, *WHEELS):
             check_fits(source, **how)
-        return load_model(source, remote=self.remote, passes=params.PASSES, **how)
+        return load_model(
+            toy_path(source) if source in TOYS else source, remote=self.remote, passes=params.PASSES, **how
+        )
 
     def begin(self) -> None:
         """Print the parameters, claim the folder, and load the model if a result is missing."""

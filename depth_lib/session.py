@@ -4,7 +4,6 @@ import contextlib
 import inspect
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
 from nnsight import TransformersModel
@@ -15,7 +14,7 @@ from .models.families import known
 from .models.memory import DoesNotFit, is_full
 from .models.parallel import check_same
 from .progress import steps, ticked
-from .remote.errors import NotReady, ResultRefused
+from .remote.errors import ResultRefused
 from .remote.job import Job
 from .remote.journal import journal
 from .remote.server import from_environment, host_of, tell_about
@@ -109,12 +108,7 @@ def _run_locally(llm, probe, arguments, over, remote, label):
 
 def _run_as_jobs(llm, probe, arguments, over, shapes, remote, label):
     """The probe's results on a server: a list, one journalled job for each part of the items."""
-    name = llm.config._name_or_path
     host_of(remote)
-    if llm.dispatched and name and (Path(name) / "config.json").is_file():
-        raise NotReady(
-            f"{name_of(llm)} is on this machine; load a model on the server: dl.load_model(hub_id, remote=True)"
-        )
     parts = [arguments]
     if over:
         kind, default = "LAYERS", len(arguments[over])

@@ -193,7 +193,6 @@ DEFAULTS = {
     "logit_lens": {"generate": 0, "all_measures": True, "per_token": False},
     "prune": {"at_most": 0.05},
     "removable": {"at_most": 0.05},
-    "remove_blocks": {"n": 1},
 }
 
 

@@ -134,12 +134,15 @@ def chat_prompts(
     """
     from .tokens import template_marks, texts_of
 
-    if not tokenizer_of(llm).chat_template:
+    if not isinstance(tokenizer_of(llm).chat_template or [], str | dict):
         raise ValueError(
             f"the tokenizer of {llm.config._name_or_path or 'this model'} has no chat template; use plain prompts, or "
-            "set tokenizer.chat_template and save the tokenizer with the model"
+            "set tokenizer.chat_template, a string, and save the tokenizer with the model"
         )
-    words = {*re.findall(r"\w+", str(llm.tokenizer.chat_template))} - {"add_generation_prompt"}
+    own = {"add_generation_prompt": True, "tokenize": False}
+    if taken := [name for name in template_options if name in own]:
+        raise ValueError(f"chat_prompts sets {taken[0]} itself; leave it out")
+    words = {*re.findall(r"\w+", str(llm.tokenizer.chat_template))} - {*own}
     if unread := [name for name in template_options if name not in words]:
         hint = f"did you mean {near[0]}?" if (near := get_close_matches(unread[0], words, 1)) else "leave it out"
         raise ValueError(f"the chat template has no option {unread[0]}; {hint}")
@@ -148,10 +151,11 @@ def chat_prompts(
         if mark := next((mark for mark in marks if mark in question), ""):
             raise ValueError(f"question {number} already has the chat template's {mark}; pass the bare question")
     before = [{"role": "system", "content": system}] if system else []
-    options = template_options | {"add_generation_prompt": True, "tokenize": False}
     try:
         texts = [
-            llm.tokenizer.apply_chat_template([*before, {"role": "user", "content": question}], **options)
+            llm.tokenizer.apply_chat_template(
+                [*before, {"role": "user", "content": question}], **template_options, **own
+            )
             for question in questions
         ]
     except TemplateError as error:

@@ -23,6 +23,7 @@ from .families import architecture, describe, known, of_hooks
 _ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
 _NAMES = ("_name_or_path", "transformers_version")  # in a config: they change no number
 _OF_ENGINES = ("forward", "training", "_is_hf_initialized", "__nnsight__")  # attributes set by nnsight, transformers
+_CHANGED = "; it has changed since it was loaded: load it again, dl.load_model(llm._module, llm.tokenizer)"
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 # Why a shortcut is not used.
 SHORTCUTS = {
@@ -54,7 +55,7 @@ def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
 
 
 def _distinct_tokens(llm):
-    """N_TOKENS different ordinary tokens: those of a sentence, then others that the model knows."""
+    """N_TOKENS ordinary tokens of different embeddings: those of a sentence, then others that the model knows."""
     tokenizer, n_known = llm.tokenizer, llm.config.get_text_config().vocab_size
     special = {*tokenizer.all_special_ids} - {tokenizer.bos_token_id}
     ids = []
@@ -63,6 +64,10 @@ def _distinct_tokens(llm):
     found = [
         *dict.fromkeys(token for token in (*ids, *range(n_known)) if token < n_known and token not in special)
     ] or [0]
+    if llm.dispatched:  # several tokens, such as new ones, may have the same embedding
+        embed = llm._module.get_input_embeddings()
+        rows = embed(torch.tensor(found[:99], device=llm._module.device)).flatten(1).tolist()
+        found = [*dict(zip(map(tuple, rows), found, strict=False)).values()]
     return (found * N_TOKENS)[:N_TOKENS]
 
 
@@ -75,12 +80,14 @@ def verified_arch(llm: TransformersModel) -> Arch:
     record = known(llm)
     if llm.dispatched:
         path = next((path for path, module in llm._module.named_modules() if module.training), None)
+        changed = record.state is not None and record.state != state_of(llm._module)
         if path is not None:
+            remedy = _CHANGED if changed else "; call eval() on the model first, and train() afterwards"
             raise ArchitectureError(
                 f"{f'its module {path}' if path else 'the model'} is in training mode, where dropout changes every "
-                "run; call eval() on the model first, and train() afterwards"
+                f"run{remedy}"
             )
-        if record.state is not None and record.state != state_of(llm._module):
+        if changed:
             architecture(llm.config, llm._module)  # what it refuses before loading, it refuses after it
             check_here(llm)
     return describe(llm)
@@ -218,11 +225,11 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     for problem, (values, wrong) in problems.items():
         if wrong.any():
             l = int(wrong.int().argmax())
-            advice = "probes would be silently wrong: please report the model"
-            advice = of_hooks(llm._module) or f"; {'use a decoder' if 'encoder' in problem else advice}"
+            report = "; probes would be silently wrong: please report the model"
+            advice = _CHANGED if record.state else "; use a decoder" if "encoder" in problem else report
             raise ArchitectureError(
                 f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} (it is {values[l]:.1e})"
-                f"{advice}"
+                f"{of_hooks(llm._module) or advice}"
             )
     works = verified(arch, measured)
     for shortcut, why in SHORTCUTS.items():
@@ -291,9 +298,7 @@ def _changes_embeddings(llm, ids):
 def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
     problem = (str(error).strip() or type(error).__name__).splitlines()[-1]
     quantized = getattr(llm.config, "quantization_config", None) is not None
-    advice = "; load it with quantization=None" if quantized else ""
-    if known(llm).state is not None:
-        problem, advice = "it has changed since", ": load it again, dl.load_model(llm._module, llm.tokenizer)"
+    advice = _CHANGED if known(llm).state else "; load it with quantization=None" if quantized else ""
     return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({problem}){advice}")
 
 

@@ -129,7 +129,7 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
         if "dtype" in problem:
             problem += "; convert all weights to one dtype: model.to(torch.float32)"
         if "nference tensor" in problem:
-            problem += "; build and load the model outside torch.inference_mode()"
+            problem = "its weights were made in torch.inference_mode(); build and load the model outside it"
     raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}")
 
 
@@ -149,8 +149,8 @@ def of_hooks(model: PreTrainedModel | None) -> str:
     if not hooked:
         return ""
     return (
-        f"; the change by the hook of {hooked[0]} is not read: change a module instead, "
-        "such as block.mlp = nn.Sequential(block.mlp, AddVector(vector))"
+        f"; the change by the hook of {hooked[0]} is not read: change a module instead, such as block.mlp = "
+        "nn.Sequential(block.mlp, AddVector(vector)), and load the model again"
     )
 
 

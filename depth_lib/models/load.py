@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreT
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, find_adapter_config_file
 
-from ..embedded import TOYS, toy_path
+from ..embedded import HERE, TOYS, toy_path
 from ..hub import without_retries
 from ..params import HOST, find_model, listed, params_files, warn
 from .bare import underlying
@@ -151,7 +151,7 @@ def load_model(
             if not here:
                 raise ModelError(f"{name} is a GGUF file, which servers cannot load; use a Hub id or remote=False")
             folder = _unpacked(source, revision, options)
-        elif str(name) in TOYS:
+        elif Path(source).parent == HERE:
             options = {"dtype": torch.float32} | options
         config, tokenizer = config_and_tokenizer(folder, revision)
         check_degree(str(name), config, tensor_parallel)
@@ -212,9 +212,9 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
     """The nnsight model of a loaded transformers model. Raises ArchitectureError with what was measured."""
     module.eval()
     for blocks in [part for part in module.modules() if isinstance(part, nn.ModuleList)]:
-        each = [*blocks]
-        if len({*each}) < len(each):  # a block in several places counts as several layers
-            for place, block in enumerate(at_places(blocks, map(each.index, each))):
+        parts = [part for block in blocks for part in block.modules() if [*part.parameters()]]
+        if len({*parts}) < len(parts):  # a block, or a part of one, in several places counts as several
+            for place, block in enumerate(at_places(blocks, range(len(blocks)))):
                 blocks[place] = block
     for layer in module.modules():  # bitsandbytes' packed 4-bit weights on a CPU have no gradients
         if "support_avx512bf16_for_cpu" in vars(layer):
@@ -232,13 +232,16 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
 
 def at_places(blocks: nn.ModuleList, order: Iterable[int]) -> list[nn.Module]:
     """Copies of these blocks on the same weights; each has its own place in a cache."""
-    in_order = []
+    in_order, homes = [], {}
+    for l, block in enumerate(blocks):
+        for part in block.modules():
+            homes.setdefault(part, l)
     for place, l in enumerate(order):
         block = copy.deepcopy(blocks[l], {id(x): x for x in (*blocks[l].parameters(), *blocks[l].buffers())})
-        for part in block.modules():
+        for part, original in zip(block.modules(), blocks[l].modules(), strict=True):
             for name, value in vars(part).items():
                 if _NUMBER.fullmatch(name) and type(value) is int:
-                    setattr(part, name, value + place - l)
+                    setattr(part, name, value + place - homes[original])
         in_order.append(block)
     return in_order
 
@@ -264,14 +267,15 @@ def _resolve(name):
         name = path.absolute()  # a path, not a registered name
     name = str(name)
     entry = {} if not name or gguf or has_config else find_model(name) or {}
-    if name in TOYS:
-        return str(toy_path(name)), entry
-    if name in WHEELS:
-        return name, entry
+    place = entry.get("MODEL_ID", name)
+    if place in TOYS:
+        return str(toy_path(place)), entry
+    if place in WHEELS:
+        return place, entry
     if name and (gguf or has_config):
         return str(path), {}
     if entry:  # before a folder without a config: results lie in folders that are named like models
-        return (name if entry["MODEL_ID"] == name else _resolve(entry["MODEL_ID"])[0]), entry
+        return (name if place == name else _resolve(place)[0]), entry
     if name and exists:
         if (path / ADAPTER_CONFIG_NAME).is_file():
             raise ModelError(_adapter(name))
@@ -347,6 +351,9 @@ def _load_weights(auto, source, revision, options):
     if drawn:  # at random, by transformers, which says so and goes on
         raise ModelError(f"{source} has no weights that fit {_first(drawn)}; use a complete checkpoint for its config")
     _check_left_out(source, model, sorted(report["unexpected_keys"]))
+    file, _, own = getattr(model.config, "auto_map", {}).get(auto.__name__, "").rpartition("--")[2].rpartition(".")
+    if own and (own != type(model).__name__ or (Path(source) / f"{file}.py").is_file()):
+        warn(f"{source}: its {file}.py is not run; transformers' own {type(model).__name__} is used instead")
     if adapter and not getattr(model, "_hf_peft_config_loaded", False):
         raise ModelError(
             f"{source} has an adapter, which needs the package peft; pip install peft, or remove {ADAPTER_CONFIG_NAME}"

@@ -21,7 +21,7 @@ from .load import at_places, in_memory
 _OF_NNSIGHT = ("forward", "__nnsight__")
 
 
-def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersModel:
+def remove_blocks(llm: TransformersModel, s: Any, n: Any = None) -> TransformersModel:
     """A copy of a model without blocks s..s + n − 1; the blocks that are kept share their weights with the original.
 
     >>> llm = dl.load_model("toy-4l")
@@ -30,27 +30,30 @@ def remove_blocks(llm: TransformersModel, s: Any, n: Any = 1) -> TransformersMod
 
     - llm: from `load_model`
     - s: the first block to remove, or a Removable from `dl.removable`
-    - n: the number of blocks to remove
+    - n: the number of blocks to remove; None: one
 
     Returns a model that works with every probe and with `dl.save_model`. `model._module` is the transformers model,
     for `generate`. If the config cannot express which blocks run, you get a warning, and the model cannot be saved.
 
-    Raises ValueError for blocks that the model does not have, if no block would be left, or if the model is spread over
-    several devices.
+    Raises ValueError for blocks that the model does not have, if no block would be left, for a Removable of a model
+    with a different number of blocks, or if the model is spread over several devices.
     Cost: no weight is copied; a few passes of 4 to 8 tokens.
     """
     known(llm)
     if isinstance(s, Mapping):
         raise ValueError("remove_blocks got a result; pass dl.removable(result), or s and n")
     if hasattr(s, "n"):
-        if n != 1:
+        if n is not None:
             raise ValueError(f"n={n!r} conflicts with the Removable, which already sets n; leave n out")
-        s, n = stretch_of(s)
-    return reorder_blocks(llm, order_without(s, n, len(llm.blocks)))
+        s, n = stretch_of(s, len(llm.blocks))
+    return reorder_blocks(llm, order_without(s, 1 if n is None else n, len(llm.blocks)))
 
 
-def stretch_of(removed: Any) -> tuple[int, int]:
-    """The first block and the number of blocks of (s, n), or of a Removable; ValueError if it removes none."""
+def stretch_of(removed: Any, n_layers: int) -> tuple[int, int]:
+    """The first block and the number of blocks of (s, n), or of a Removable of a model with n_layers blocks.
+
+    ValueError if it removes none, or if the model has another number of blocks.
+    """
     if not hasattr(removed, "n"):
         if not isinstance(removed, Sequence) or isinstance(removed, str) or len(removed) != 2:
             raise ValueError(f"removed must be (s, n) or dl.removable(result), got {removed!r}")
@@ -58,6 +61,11 @@ def stretch_of(removed: Any) -> tuple[int, int]:
     if not removed.n:
         known = "no block can be removed at this cost; use dl.removable with a larger at_most"
         raise ValueError(f"{removed if removed.note else known}")
+    if removed.n_layers != n_layers:
+        raise ValueError(
+            f"the Removable is for a model with {removed.n_layers} blocks, and this one has {n_layers}; use "
+            "dl.removable(dl.block_removal(llm, prompts)) of this model"
+        )
     return removed.s, removed.n
 
 

@@ -67,7 +67,7 @@ def choice_accuracy(
     if removed:
         if order is not None:
             raise ValueError("pass only one of removed and order (an order may leave out blocks)")
-        order = order_without(*stretch_of(removed), arch.n_layers)
+        order = order_without(*stretch_of(removed, arch.n_layers), arch.n_layers)
     orders = [] if order is None else [checked_order(order, arch.n_layers)]
     log_probs, picked, right, _ = endings_scored(llm, arch, choices, orders, remote, budget)
     correct = (picked == right).float()

@@ -456,10 +456,14 @@ def test_questions_become_what_a_chat_model_reads(toy):
         "{{ bos_token }}{% if messages[0].role == 'system' and not sys %}{{ raise_exception('no system') }}{% endif %}"
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
     )
-    with pytest.raises(
-        ValueError, match="has no chat template; use plain prompts, or set tokenizer.chat_template and save"
-    ):
-        dl.chat_prompts(toy, ["5 + 7?"])
+    for unset in (None, [{"name": "default", "template": template}]):  # as tokenizer_config.json may hold it
+        with (
+            patched(toy.tokenizer, chat_template=unset),
+            pytest.raises(
+                ValueError, match="has no chat template; use plain prompts, or set tokenizer.chat_template, a s"
+            ),
+        ):
+            dl.chat_prompts(toy, ["5 + 7?"])
     with patched(toy.tokenizer, chat_template=template):
         bos = toy.tokenizer.bos_token or ""
         assert dl.chat_prompts(toy, "5 + 7?") == [f"{bos}<user>5 + 7?<bot>"]
@@ -475,12 +479,13 @@ def test_questions_become_what_a_chat_model_reads(toy):
             ValueError, match="a list of chat messages; pass each chat to the probe .*, add_generation_prompt=T"
         ):
             dl.chat_prompts(toy, [turns])
-        for option, hint in (
-            ("message", "did you mean messages?"),
-            ("tokenize", "leave it out"),
-            ("add_generation_prompt", "leave it out"),
+        for option, said in (
+            ("message", "the chat template has no option message; did you mean messages?"),
+            ("thinking", "the chat template has no option thinking; leave it out"),
+            ("tokenize", "chat_prompts sets tokenize itself; leave it out"),
+            ("add_generation_prompt", "chat_prompts sets add_generation_prompt itself; leave it out"),
         ):
-            with pytest.raises(ValueError, match=f"^the chat template has no option {option}; {re.escape(hint)}$"):
+            with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
                 dl.chat_prompts(toy, ["a"], **{option: True})
     with patched(toy.tokenizer, chat_template="{{ messages[-1].content.replace('\n\n', '\n') }}"):
         assert dl.chat_prompts(toy, ["a\n\nb"]) == ["a\nb"], "as Falcon's template does"

@@ -177,6 +177,18 @@ def test_the_module_that_is_advised_in_place_of_a_hook_is_read(loaded):
     assert dl.relative_contribution(wrapped(model, char_tokenizer()), [SHORT])["rc_mlp"].isfinite().all()
 
 
+@pytest.mark.parametrize("mode", ["train", "eval"])  # a new Sequential trains
+def test_a_module_that_was_replaced_after_loading_is_read_once_the_model_is_loaded_again(mode, loaded):
+    model, llm = loaded
+    model.model.layers[1].mlp = torch.nn.Sequential(model.model.layers[1].mlp, AddVector())
+    getattr(model.model.layers[1].mlp, mode)()
+    with pytest.raises(
+        ArchitectureError, match=r"changed since .*: load it again, dl.load_model\(llm._module, llm.tok"
+    ):
+        dl.logit_lens(llm, [SHORT])
+    assert dl.logit_lens(dl.load_model(llm._module, llm.tokenizer), [SHORT])["res_kl_divs"].isfinite().all()
+
+
 @pytest.mark.parametrize("path", ["", "model.layers", "model.layers.2.mlp"])
 def test_any_module_in_training_mode_is_refused_by_name(path, loaded):
     model, llm = loaded
@@ -206,7 +218,7 @@ def test_a_model_whose_shape_was_changed_is_to_be_loaded_again(change, loaded):
     change(model)
     model.eval()  # the new parts train
     with pytest.raises(
-        ArchitectureError, match=r"has changed since.: load it again, dl.load_model\(llm._module, llm.to"
+        ArchitectureError, match=r"has changed since it was loaded: load it again, dl.load_model\(llm._module, llm.to"
     ):
         dl.logit_lens(llm, [SHORT])
 

@@ -176,6 +176,25 @@ def test_an_encoder_is_refused():
         load.wrapped(model, char_tokenizer())
 
 
+class Centred(torch.nn.Module):
+    """Subtracts a mean over tokens, of all rows of a batch or of one of them."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = rows
+
+    def forward(self, x):
+        return x - x[self.rows].mean((0, 1))
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(1), slice(-1, None)])
+def test_a_module_that_sees_later_tokens_of_other_rows_is_refused(rows):
+    model = build("qwen2")
+    model.model.layers[1].mlp = torch.nn.Sequential(model.model.layers[1].mlp, Centred(rows))
+    with pytest.raises(ArchitectureError, match="the tokens of block 1 see later ones"):
+        load.wrapped(model, char_tokenizer())
+
+
 def test_what_is_known_of_a_model_is_a_line_for_each_fact():
     lines = str(known(load.wrapped(build("granite"), char_tokenizer()))).splitlines()
     assert {"blocks: model.layers", "n_layers: 4", "parallel: False"} <= {*lines}

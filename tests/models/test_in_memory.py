@@ -154,6 +154,10 @@ def test_a_number_of_layers_that_was_changed_after_loading_is_named(tokenizer):
     llm.config.num_hidden_layers = 2
     with pytest.raises(dl.ModelError, match="its config says 2 layers, and it has 4: correct config.num_hidden_layers"):
         dl.logit_lens(llm, ["5 + 7 = 12"])
+    pruned = build("qwen2")
+    del pruned.model.layers[1]
+    with pytest.raises(dl.ModelError, match="this config has 4 layers, and this one has 3: correct config.num_hidden_"):
+        dl.effective_depths(dl.load_model(pruned, tokenizer), ["5 + 7 = 12"], control=True)
 
 
 @pytest.mark.slow  # torch's compiler is imported
@@ -184,6 +188,28 @@ def test_a_block_at_several_places_is_as_many_layers():
     ids = torch.tensor([byte_tokenizer()("5 + 7 = ")["input_ids"]])
     generated = (model._module.generate(ids, max_new_tokens=5, do_sample=False) for model in (llm, apart))
     assert torch.equal(*generated), "each layer has its own place in the cache"
+
+
+@pytest.mark.parametrize("part", ["mlp", "self_attn", "mlp.down_proj"])
+def test_a_part_in_several_blocks_is_read_in_each(part, tokenizer):
+    shared, apart = build("qwen2"), build("qwen2")
+    owner, _, name = part.rpartition(".")
+    for model, given in ((shared, lambda module: module), (apart, copy.deepcopy)):
+        setattr(model.model.layers[2].get_submodule(owner), name, given(model.model.layers[1].get_submodule(part)))
+        model.model.layers[2].self_attn.layer_idx = 2 if model is apart else model.model.layers[2].self_attn.layer_idx
+    for probe in (dl.relative_contribution, dl.logit_lens):
+        ours, theirs = (probe(dl.load_model(model, tokenizer), PROMPTS) for model in (shared, apart))
+        for key in (key for key in ours if torch.is_tensor(ours[key])):
+            torch.testing.assert_close(ours[key], theirs[key], rtol=0, atol=0, equal_nan=True)
+    ids = torch.tensor([tokenizer("5 + 7 = ")["input_ids"]])
+    assert torch.equal(*(model.generate(ids, max_new_tokens=5, do_sample=False) for model in (shared, apart)))
+
+
+@torch.no_grad()
+def test_tokens_that_have_the_same_embedding_are_not_compared(tokenizer):
+    model = build("qwen2")
+    model.model.embed_tokens.weight[20:] = model.model.embed_tokens.weight[:20].mean(0)
+    assert dl.check_model(dl.load_model(model, tokenizer))["identity_1"] <= 1e-5
 
 
 def test_a_model_whose_head_gives_no_logits_is_refused(model, tokenizer):
@@ -221,7 +247,7 @@ ODD = {
     "convert all weights to one dtype": lambda model: model.lm_head.half(),
     "give different logits .*one of its modules adds noise, such as a dropout that ignores eval": noisy,
     r"numbers .layer_idx. up to 3, but its config says 3 layers or fewer, .* dl.reorder_blocks\(": without_block_2,
-    "build and load the model outside torch.inference_mode": made_in_inference_mode,
+    "its weights were made in torch.inference_mode..; build and load the model outside it": made_in_inference_mode,
     "its logits are all 0": all_zero,
 }
 

@@ -41,6 +41,24 @@ def test_weights_that_the_config_denies_are_named(tmp_path):
         dl.load_model(folder)
 
 
+def test_code_of_a_checkpoint_is_not_run_and_named_if_transformers_has_another(tmp_path):
+    folder = save_family("llama", tmp_path)
+    for own, said in (
+        ("LlamaForCausalLM", []),
+        ("MyForCausalLM", ["modeling_my"]),
+        ("LlamaForCausalLM", ["modeling_my"]),
+    ):
+        rewritten(folder, auto_map={"AutoModelForCausalLM": f"somebody/mine--modeling_my.{own}"})
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            dl.load_model(folder)
+        line = "{}: its {}.py is not run; transformers' own LlamaForCausalLM is used instead"
+        assert [str(one.message) for one in warned if "not run" in str(one.message)] == [
+            line.format(folder, f) for f in said
+        ]
+        (folder / "modeling_my.py").write_text("raise SystemExit")  # a copy here may differ from transformers'
+
+
 @pytest.mark.filterwarnings("error:.*are not used")
 def test_what_predicts_further_tokens_and_a_whole_checkpoint_are_loaded_in_silence(tmp_path):
     dl.load_model(save_family("llama_tied", tmp_path / "tied"))

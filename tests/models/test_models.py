@@ -86,6 +86,8 @@ def test_the_file_of_a_model_says_how_often_its_blocks_run_and_on_which_server(t
     (tmp_path / "params/models/mine").mkdir(parents=True)
     for name, line in (("loop", "PASSES: 2"), ("far", "REMOTE: http://127.0.0.1:9")):
         (tmp_path / f"params/models/mine/{name}.yaml").write_text(f"MODEL_ID: toy-4l\n{line}\n")
+    (tmp_path / "params/models/mine/toy-4l.yaml").write_text("MODEL_ID: toy-8l\n")  # another model of a packaged name
+    assert len(dl.load_model("toy-4l").blocks) == len(dl.Run({"MODEL": "toy-4l", "OUT": "out"}).llm.blocks) == 8
     assert [len(dl.load_model("loop", passes=passes).blocks) for passes in (None, 1)] == [8, 4]
     assert len(dl.Run({"MODEL": "loop", "OUT": "out"}).llm.blocks) == 8
     assert dl.load_model("far", remote=False).dispatched
