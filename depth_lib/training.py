@@ -1,8 +1,10 @@
 """Effective depth while a model trains: a log for your own loop, and a callback for transformers' Trainer."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from .data.tokens import texts_of
 from .effective_depth.tables import effective_depths
 from .figures.marks import COLOURS, STYLE
-from .files import move_aside, path_of, writable_folder, write_beside, write_together
+from .files import path_of, writable_folder, write_beside
 from .models.bare import check_kind
 from .models.load import load_model
+from .params import warn
 from .probes.logit_lens import logit_lens
 from .probes.relative_contribution import relative_contribution
 from .public import with_checked_kinds
@@ -33,7 +36,8 @@ class DepthLog:
     - prompts: list of strings
     - tokenizer: the model's tokenizer
     - path: a .csv file, rewritten after each measurement. If the file exists before the first measurement, it is
-      renamed to `<name>.replaced-1`
+      renamed to `<name>.replaced-1`. If something else writes it later, the log continues in `<name>-2.csv`, with a
+      warning
     """
 
     @with_checked_kinds
@@ -45,7 +49,7 @@ class DepthLog:
             raise ValueError(f"{path} is not a .csv file; use a path such as depths.csv")
         self.prompts, self.tokenizer = texts_of(prompts), tokenizer
         self.path = None if path is None else writable_folder(path.parent, ValueError) / path.name
-        self._rows, self._kl, self._first = [], [], True
+        self._rows, self._first, self._written = [], True, b""
 
     @with_checked_kinds
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
@@ -55,8 +59,8 @@ class DepthLog:
         - step: the number of the training step, not smaller than in the previous call; measuring a step again replaces
           its row
 
-        Runs `relative_contribution` and `logit_lens` without gradients. The dict leaves out the columns kl_0, kl_1, …
-        A missing depth is NaN, and `reason` says why. If a weight is not finite, the row is NaN.
+        Runs `relative_contribution` and `logit_lens` without gradients. A missing depth is NaN, and `reason` says why.
+        If a weight is not finite, the row is NaN.
 
         Raises ValueError for an earlier step or for sharded weights, and ModelError in the same cases as
         `load_model`.
@@ -69,7 +73,6 @@ class DepthLog:
         if step < last:
             raise ValueError(f"step must be at least {last}, got {step}")
         row = {"step": step, "loss": math.nan} | dict.fromkeys(METRICS, math.nan) | {"largest_kl": math.nan}
-        kl = []
         with _as_it_was(model):
             try:
                 if name := next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), ""):
@@ -87,27 +90,31 @@ class DepthLog:
                 row |= found.ratio.astype(float).to_dict() | {"largest_kl": float(results[1]["res_kl_divs"].max())}
                 row["loss"] = float(results[1]["loss"].nanmean())  # a prompt of one token has none
                 row["reason"] = "; ".join(found.note[found.ratio.isna()].dropna().unique())
-                kl = results[1]["res_kl_divs"].tolist()
+                row |= {f"kl_{l}": value for l, value in enumerate(results[1]["res_kl_divs"].tolist())}
+        self._rows, self._first = [one for one in self._rows if one["step"] < step] + [row], False
         if self.path:
             writable_folder(self.path.parent, ValueError)  # somebody may have removed it since
-        write = write_together if self._rows else write_beside  # a file there is of an earlier training
-        kept = len(self._rows) - (self._rows != [] and step == last)
-        self._rows[kept:], self._kl[kept:], self._first = [row], [kl], False
-        if self.path:
-            write({self.path: self.to_frame().to_csv(index=False).encode()})
+            if self._written and self.path.is_file() and self.path.read_bytes() != self._written:
+                taken, beside = self.path, (self.path.with_stem(f"{self.path.stem}-{n}") for n in count(2))
+                self.path = next(path for path in beside if not path.exists())
+                warn(f"{taken} is also written by something else; this log continues in {self.path}")
+            content = self.to_frame().to_csv(index=False).encode()
+            write_beside({self.path: content}, lambda there: there == self._written)
+            self._written = content
         return row
 
     def _resume(self, path: Path, step: int) -> None:
         """Begin with the file's rows before this step; if it also has later ones, it is kept under a new name."""
         try:
-            frame = pd.read_csv(path, float_precision="round_trip")
-            earlier = frame[frame.step < step]
-            rows = earlier[["step", "loss", *METRICS, "largest_kl", "reason"]].fillna({"reason": ""}).to_dict("records")
+            kinds = defaultdict(lambda: float, step=int, reason=str)
+            frame, written = pd.read_csv(path, float_precision="round_trip", dtype=kinds), path.read_bytes()
+            names = ["step", "loss", *METRICS, "largest_kl", "reason", *frame.filter(regex=r"^kl_\d+$")]
+            rows = frame.loc[frame.step < step, names].fillna({"reason": ""}).to_dict("records")
         except (OSError, ValueError, LookupError, AttributeError):  # there is none, or it is something else
             return
-        if rows and (frame.step > step).any():
-            move_aside(path, "replaced")
-        self._rows, self._kl = rows, earlier.filter(regex=r"^kl_\d+$").to_numpy().tolist()
+        self._rows = rows
+        if rows and frame.step.max() <= step:
+            self._written = written
 
     def to_frame(self) -> pd.DataFrame:
         """A DataFrame with one row per measurement.
@@ -119,8 +126,7 @@ class DepthLog:
         - reason: why a depth is missing, or ""
         - kl_0, kl_1, …: the lens's KL divergence at each layer, nats
         """
-        kl = [{f"kl_{l}": value for l, value in enumerate(of_layers)} for of_layers in self._kl]
-        return pd.concat([pd.DataFrame(self._rows), pd.DataFrame(kl)], axis=1)
+        return pd.DataFrame(self._rows)
 
     @plt.rc_context(STYLE)  # pyright: ignore[reportCallIssue] (it decorates, too)
     def plot(self) -> Figure:
@@ -151,10 +157,11 @@ class DepthCallback(TrainerCallback):
     - every: steps between measurements; the first and the last step are measured too
     - tokenizer: by default the Trainer's own
 
-    `callback.log` is a `DepthLog`, written to depth_log.csv in the Trainer's folder. When training is resumed from a
-    checkpoint, the log begins with the rows of this file up to the checkpoint's step; use the same prompts. Each
-    measurement also adds an entry to `trainer.state.log_history`: `step`, `prompts_loss` and, if there is such a depth,
-    `depth_cosine`, `depth_kl` and `depth_overlap`.
+    `callback.log` is a `DepthLog`, written to depth_log.csv in the Trainer's folder; a second callback's is
+    depth_log-2.csv. When training is resumed from a checkpoint, the log begins with the rows of this file up to the
+    checkpoint's step; use the same prompts, and the callbacks in the same order. Each measurement also adds an entry to
+    `trainer.state.log_history`: `step`, `prompts_loss` and, if there is such a depth, `depth_cosine`, `depth_kl` and
+    `depth_overlap`.
     """
 
     @with_checked_kinds
@@ -177,7 +184,9 @@ class DepthCallback(TrainerCallback):
             raise ValueError(
                 "DepthCallback needs a tokenizer; pass one to it, or processing_class=tokenizer to the Trainer"
             )
-        path = Path(args.output_dir or ".") / "depth_log.csv"
+        state.depth_logs = 1 + getattr(state, "depth_logs", 0)  # a Trainer may have several of these callbacks
+        number = f"-{state.depth_logs}" * (state.depth_logs > 1)
+        path = Path(args.output_dir or ".") / f"depth_log{number}.csv"
         self._measured, self.log = None, DepthLog(self.prompts, tokenizer, path)
         if state.global_step and state.is_world_process_zero:
             self.log._resume(path, state.global_step)
@@ -195,9 +204,7 @@ class DepthCallback(TrainerCallback):
         if control.should_training_stop:
             self._measure(state, trainer["model"])
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any) -> None:
-        if control.should_training_stop:
-            self._measure(state, trainer["model"])
+    on_save = on_epoch_end
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any

@@ -153,8 +153,50 @@ def test_the_log_of_a_training_that_is_resumed_begins_with_the_rows_before_its_c
     pd.testing.assert_frame_equal(pd.read_csv(file), resumed)
     assert trained_at(8).step.tolist() == [0, 2, 4, 6, 8] and not (tmp_path / "depth_log.csv.replaced-2").exists()
     assert trained_at(0).step.tolist() == [0] and (tmp_path / "depth_log.csv.replaced-2").exists()
-    file.write_text("of something else")
-    assert trained_at(3).step.tolist() == [3] and (tmp_path / "depth_log.csv.replaced-3").exists()
+    header, *rows = file.read_text().splitlines(keepends=True)
+    damaged = "of something else", header + header + "".join(rows), header + "".join(rows) + "lr lowered here\n"
+    for number, content in enumerate((*damaged, header + "1,lr lowered\n"), 3):
+        file.write_text(content)
+        assert trained_at(3).step.tolist() == [3]
+        assert (tmp_path / f"depth_log.csv.replaced-{number}").read_text() == content
+
+
+def test_two_logs_of_one_file_lose_no_row(tmp_path):
+    model, file = small(), tmp_path / "log.csv"
+    one, other = (dl.DepthLog(PROMPTS[:n], char_tokenizer(), file) for n in (2, 3))
+    one.measure(model, 0)
+    other.measure(model, 0)
+    with pytest.warns(UserWarning, match="log.csv is also written by .*; this log continues in .*log-2.csv"):
+        one.measure(model, 1)
+    for step in (2, 3):
+        for log in (one, other):
+            log.measure(model, step)
+    assert {path.name for path in tmp_path.iterdir()} == {"log.csv", "log-2.csv", "log.csv.replaced-1"}
+    for log, path in ((one, tmp_path / "log-2.csv"), (other, file)):
+        pd.testing.assert_frame_equal(pd.read_csv(path), log.to_frame())
+
+
+def test_each_callback_of_a_trainer_has_its_own_log_also_where_it_is_resumed(tmp_path):
+    model, args = small(), SimpleNamespace(output_dir=tmp_path)
+
+    def frames(begin, end):
+        callbacks = [dl.DepthCallback(PROMPTS[:n], every=1, tokenizer=char_tokenizer()) for n in (2, 3)]
+        state = SimpleNamespace(global_step=begin, is_world_process_zero=True, log_history=[])
+        for callback in callbacks:
+            callback.on_train_begin(args, state, None, model=model)
+        state.global_step = end
+        for callback in callbacks:
+            callback.on_step_end(args, state, None, model=model)
+        return [callback.log.to_frame() for callback in callbacks]
+
+    whole = frames(0, 1)
+    assert not np.isclose(whole[0].loss[0], whole[1].loss[0])
+    resumed = frames(1, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {"depth_log.csv", "depth_log-2.csv"}
+    for name, before, after in zip(("depth_log.csv", "depth_log-2.csv"), whole, resumed, strict=True):
+        assert after.step.tolist() == [0, 1, 2]
+        pd.testing.assert_frame_equal(after[:1], before[:1])
+        pd.testing.assert_frame_equal(pd.read_csv(tmp_path / name), after)
 
 
 @pytest.mark.slow
