@@ -45,7 +45,7 @@ def linear_maps(
     [0.0, 1.0, 2.0, 3.0, 4.0]
 
     - source, target: from `load_model`, with the same tokenizer
-    - texts: list of strings; the first of every ten is held out
+    - texts: list of strings; copies are left out, then the first of every ten is held out
     - what: "residual" (h_0 to h_L) or "contribution" (a_l + m_l of each block)
 
     Returns a dict of float32 tensors, with M + 1 source and N + 1 target layers (contributions: M and N):
@@ -69,8 +69,8 @@ def linear_maps(
     n_fit = sum(map(len, fit))
     if n_fit < 4 * width:
         raise ValueError(
-            f"{n_fit} tokens are too few to fit maps of {width} inputs; use at least {4 * width} (the first of every "
-            f"{HELD_OUT} texts is held out)"
+            f"{n_fit} tokens are too few to fit maps of {width} inputs; use at least {4 * width} (distinct "
+            f"texts: {len({*texts})}; the first of every {HELD_OUT} is held out)"
         )
     lengths = torch.tensor([len(ids) for ids in test])
     with tempfile.TemporaryDirectory(prefix="linear_maps") as folder:

@@ -139,7 +139,8 @@ def _of_folder(figure: str, kind: Kind, which: str, datasets: Sequence[str], fol
         there = {dataset for dataset, _ in study.of(f"{kind.probe}:{pair}" if pair else kind.probe)} & {*datasets}
         asked = {"PROBES": kind.probe, "DATASETS": datasets, "PAIR": which if pair else ""}
         remedy = command("sweep", **asked, OUT=str(folder), REPLACE=bool(there))
-        lacks = f"{kind.needs} in its {kind.probe}" if there else kind.probe
+        of_pair = f" for PAIR={which or 'sum'}" * kind.of_question
+        lacks = f"{kind.needs} in its {kind.probe}" if there else kind.probe + of_pair
         raise MissingArtifact(f"{folder} has no {lacks} on {' or '.join(datasets)}; run: {remedy}")
     return drawn
 

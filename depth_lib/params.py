@@ -135,8 +135,8 @@ class DatasetFile(Params):
     )
     LEVEL: str | None = Field(
         default=None,
-        description="the field that holds a row's difficulty level: a number, a string that contains one, or a list, "
-        "whose length is the level",
+        description="the field that holds a row's difficulty level: a whole number (0 or more), a string with one, "
+        "or a list, whose length is the level",
     )
     WITHIN_ANSWER: bool = Field(
         default=False, description="measure at positions inside the answer; for answers that are worked solutions"

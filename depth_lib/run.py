@@ -89,7 +89,7 @@ def resolved(given: Mapping) -> Params:
     if params.LENS and not (params.LENS.endswith(".pt") and Path(params.LENS).is_file()):
         raise ParamsError(f"LENS={params.LENS}: no such .pt file; check the path")
     if params.SOURCE not in NAMED_SOURCES and not Path(params.SOURCE).is_file():
-        raise ParamsError(f"SOURCE={params.SOURCE}: no such file; use hub, embedded, sample or the path of a file")
+        raise ParamsError(f"SOURCE={params.SOURCE}: not a file; use hub, embedded, sample or the path of a file")
     return params
 
 
@@ -165,8 +165,8 @@ class Run:
     - cell: names and values of parameters: the options that `depth-lib run --help` lists, but in upper case, such as
       N_EXAMPLES. Any other name is an error. In a notebook's `globals()`, other names are ignored, except that an
       upper-case name close to a parameter's is an error
-    - prompts: your own list of strings; DATASET is then a name of your choice. To supply answers as well, define a data
-      set (params file) with ANSWERS
+    - prompts: your own list of strings; DATASET is then a name of your choice, and N_EXAMPLES keeps the first ones. To
+      supply answers as well, define a data set (params file) with ANSWERS
 
     Attributes:
 
@@ -196,9 +196,11 @@ class Run:
                 raise ParamsError(
                     f"{params.DATASET} is the name of a data set; for your own prompts, set DATASET to a different name"
                 )
+            if params.PART == "question" or params.SOURCE not in NAMED_SOURCES:
+                raise ParamsError("prompts= replaces the prompts of SOURCE and PART; leave SOURCE and PART out")
             from .data.tokens import texts_of  # loads torch
 
-            self.prompts = texts_of(prompts)
+            self.prompts = texts_of(prompts)[: params.N_EXAMPLES if "N_EXAMPLES" in params.model_fields_set else None]
             params.N_EXAMPLES = len(self.prompts)
         is_file = prompts is None and params.SOURCE not in NAMED_SOURCES
         self.dataset = Path(self.source).stem if is_file and of_dataset else params.DATASET

@@ -110,7 +110,7 @@ def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
             dl.paper(number, tmp_path)
     with pytest.raises(ValueError, match="has a panel per model; use a folder of results"):
         dl.paper("gsm8k_logit_lens_kl", result_of("logit_lens", 8))
-    with pytest.raises(ValueError, match='needs a relative_contribution result with "att_cos"'):
+    with pytest.raises(ValueError, match='needs a result of relative_contribution with "att_cos"'):
         dl.paper("2b", result_of("logit_lens", 8))
     save(tmp_path, "toy-8l", "logit_lens")
     with pytest.raises(MissingArtifact, match="has no relative_contribution on gsm8k; run: .*sweep"):
@@ -135,8 +135,10 @@ def test_figure_8_of_a_folder_has_each_of_its_maps_and_without_any_says_how_one_
 
 def test_the_command_for_a_missing_figure_names_its_question(tmp_path):
     save(tmp_path, "toy-8l", "residual_erasure")
-    for figure, pair in (("6d", " --pair spouse"), ("6a", "")):
-        with pytest.raises(MissingArtifact, match=f"--datasets gsm8k{pair} --out"):
+    path = save(tmp_path, "toy-8l", "integrated_gradients")
+    path.rename(path.with_name(f"{path.stem}_5-7-0a59504e.pt"))  # of a different question
+    for figure, pair, option in (("6d", "spouse", " --pair spouse"), ("6a", "sum", "")):
+        with pytest.raises(MissingArtifact, match=f"for PAIR={pair} on gsm8k; run: .*--datasets gsm8k{option} --out"):
             dl.paper(figure, tmp_path)
 
 

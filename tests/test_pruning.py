@@ -47,7 +47,9 @@ def test_a_file_of_prompts_feeds_no_choices_and_long_prompts_of_ours_are_left_ou
     (tmp_path / "q.txt").write_text("5 + 7 = 12\n3 + 4 = 7\n")
     words = ["prune", "toy-4l", "--at-most", "9", "--choices", "3"]
     assert main([*words, "--source", str(tmp_path / "q.txt"), "--n-examples", "2"]) == 0
-    assert "Accuracy on 3 questions: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Accuracy on 3 questions: " in said and "Measured on 2 prompts of q.txt\n" in said
+    assert said.count("The accuracy before is not significantly above chance") == 1
     llm = dl.load_model("toy-4l")
     llm.config.max_position_embeddings = 700
     folder = tmp_path / "short"

@@ -130,11 +130,11 @@ class Dataset(DatasetFile):
         return texts["question"], texts["answer"]
 
     def level_of(self, row: dict) -> int | None:
-        """A row's difficulty level: a number, a list's length, or the number in a text; None if there is none."""
+        """A row's level: a whole number of 0 or more, one in a string, or a list's length; None without one."""
         value = row.get(self.LEVEL)
         if isinstance(value, list):
             return len(value) or None
-        number = re.fullmatch(r"(?!\s*-)\D*([1-9][0-9]*)(\.0+)?\D*", str(value))
+        number = re.fullmatch(r"(?!\s*-)\D*([0-9]+)(\.0+)?\D*", str(value))
         return int(number[1]) if number else None
 
     def _write(self, key: str, where: str, row: dict) -> str:

@@ -81,11 +81,13 @@ def _from_rows(dataset: Dataset, source: str | Path, seed: int) -> list[Example]
                 f"{where} is plain text and has no level; use a .jsonl file with {dataset.DATASET}'s fields"
             )
         rows.append((dataset.level_of(row), *dataset.pair(where, row), dataset.WITHIN_ANSWER))
-    examples = [Example(*row) for row in rows if row[0]]
+    examples = [Example(*row) for row in rows if row[0] is not None]
     name = dataset.name_of(source)
     if not examples:
-        raise PromptError(f"{name} has no row with a level in the field {dataset.LEVEL!r}; write numbers there")
+        raise PromptError(
+            f"{name} has no row with a level in the field {dataset.LEVEL!r}; write whole numbers, 0 or more"
+        )
     if n_without := len(rows) - len(examples):
-        warn(f"{n_without} of {len(rows)} rows of {name} have no level and are left out")
+        warn(f"{n_without} of {len(rows)} rows of {name} have no level (a whole number, 0 or more) and are left out")
     random.Random(seed).shuffle(examples)
     return examples

@@ -50,7 +50,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
         sources = "" if path.suffix else ', or the source "hub", "embedded" or "sample"'
         raise PromptError(f"{path} is not a .jsonl, .csv, .parquet or .txt file; use one of these{sources}")
     if not path.is_file():
-        raise PromptError(f"no such file: {path.absolute()}")
+        raise PromptError(f"{'a folder, not a file' if path.is_dir() else 'no such file'}: {path.absolute()}")
     number = 0
     try:
         for number, row in enumerate(_read(path), 1):

@@ -57,7 +57,8 @@ def plot(kind: str, result: Mapping, ax: Axes | None = None, title: str | None =
     Raises ValueError for an unknown figure, a result of a different probe, or `ax` for a figure of several panels.
     Cost: no forward pass.
     """
-    panels, across, row = _panels_of(find_kind(kind), result, prompts)
+    row = find_kind(kind)
+    panels, across = _panels_of(row, result, prompts)
     if ax is None:
         return _drawn(panels, across, plt.figure(), row, title).axes[0]
     if not isinstance(ax, Axes):
@@ -74,8 +75,7 @@ def plot(kind: str, result: Mapping, ax: Axes | None = None, title: str | None =
 
 def figure_of(kind: Kind, result: Mapping, title: str | None = None) -> Figure:
     """The figure of `plot`, unknown to pyplot, so that a notebook shows it once."""
-    panels, across, kind = _panels_of(kind, result, False)
-    return _drawn(panels, across, Figure(dpi=DPI), kind, title)
+    return _drawn(*_panels_of(kind, result, False), Figure(dpi=DPI), kind, title)
 
 
 def by_name(result: Mapping) -> Mapping[str, Mapping]:
@@ -86,8 +86,8 @@ def by_name(result: Mapping) -> Mapping[str, Mapping]:
     return {str(name): fitting(one) for name, one in several.items()}
 
 
-def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel], int, Kind]:
-    """The panels of one result or several, how many stand side by side, and their kind."""
+def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel], int]:
+    """The panels of one result or several, and how many stand side by side."""
     results = by_name(result)
     for name, one in results.items():
         if not kind.values(one):
@@ -99,11 +99,11 @@ def _panels_of(kind: Kind, result: Mapping, prompts: bool) -> tuple[list[Panel],
             has = f"has no {listed(lacking)}" if lacking else f"lacks the {kind.needs.split()[0]}"
             if isinstance(one, Result) and one.probe != kind.probe:
                 has = f"is from {one.probe}"
-            raise ValueError(f"this figure needs a {kind.probe} result with {kind.needs}; {whose} {has}")
+            raise ValueError(f"this figure needs a result of {kind.probe} with {kind.needs}; {whose} {has}")
     if kind.mark == "curves":
-        return [Panel("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1, kind
+        return [Panel("", partial(draw_curves, kind=kind, results=results, prompts=prompts))], 1
     panels = [panel for name, one in results.items() for panel in _panels(kind, name, one)]
-    return panels, _readable(kind, panels, len(panels) // len(results) or 1), kind
+    return panels, _readable(kind, panels, len(panels) // len(results) or 1)
 
 
 def study_figure(

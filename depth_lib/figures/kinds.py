@@ -50,7 +50,9 @@ class Kind:
     optional: str = ""
 
     def values(self, result: Mapping) -> Values:
-        """The values of a result to draw; empty if it has none."""
+        """The values of a result to draw; empty if it has none, or is from a different probe."""
+        if getattr(result, "probe", self.probe) != self.probe:
+            return {}
         if callable(self.read):
             return self.read(result) if result.keys() & ARTIFACTS[self.probe].required.keys() else {}
         return {label: as_array(result[key]) for key, label in self.read.items() if key in result}
@@ -127,7 +129,10 @@ def _response(result: Mapping) -> Values:
 
 
 def _worth(result: Mapping) -> Values:
-    """The cost of each removed block: in loss [K], and in accuracy with both ends of the interval [3, K]."""
+    """The cost of each removed block: in loss [K], and in accuracy with both ends of the interval [3, K]; {} for own
+    orders."""
+    if "orders" in result.get("meta", {}).get("settings", {}):
+        return {}
     fall = -np.stack([as_array(result[key]) for key in ("change", "change_high", "change_low")])
     return {"loss (nats per token)": as_array(result["choice_loss"]), "accuracy (share of questions)": fall}
 
@@ -355,6 +360,7 @@ KINDS: dict[str, Kind] = {
         "Cost",
         "Removed block",
         "worth",
+        optional="removals of each block in turn: leave out orders=",
     ),
     "answer_ranks": Kind(
         "answer_lens",

@@ -325,5 +325,5 @@ class Job(RemoteBackend):
         return ServerUnreachable(what.format(problem), text, retry)
 
     def _without_key(self, text):
-        """The text without the key, which a server may quote."""
-        return text.replace(self.api_key or "\0", "<the key>")
+        """The text without the key, which a server may quote. Shorter than 8 characters, it is a word, not a secret."""
+        return text.replace(self.api_key, "<the key>") if len(self.api_key or "") > 7 else text

@@ -319,11 +319,12 @@ def prune(asked: Options, model: str) -> int:
     if asked.SAVE:
         empty_folder(asked.SAVE, ParamsError)
     source, prompts = one.params.SOURCE, one.prompts
+    of = Path(source).name
     if source in NAMED_SOURCES:  # ours, not the user's own: what is too long for the model is left out
-        prompts = fitting(one.llm, prompts)
+        prompts, of = fitting(one.llm, prompts), f"gsm8k (source: {source})"
     choices = shipped_choices(asked.CHOICES, source) if asked.CHOICES else ()
     pruned = without_blocks(one.llm, prompts, asked.AT_MOST, choices)
-    pruned = replace(pruned, prompts=f"{pruned.prompts} of {one.params.DATASET} (source: {source})")
+    pruned = replace(pruned, prompts=f"{pruned.prompts} of {of}")
     print(pruned, f"Measured on {pruned.prompts}", *[pruned.save(asked.SAVE).parent] if asked.SAVE else [], sep="\n")
     return 0
 

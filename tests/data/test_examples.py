@@ -45,10 +45,14 @@ def test_a_row_of_mquake_is_written_letter_by_letter_and_its_hops_are_the_level(
 
 def test_a_row_of_math_is_measured_within_its_solution_and_has_the_printed_level(rows):
     path = rows(MATH, {**MATH, "level": "Level ?"})
-    with pytest.warns(UserWarning, match="^1 of 2 rows of math from .* have no level and are left out"):
+    with pytest.warns(
+        UserWarning, match=r"^1 of 2 rows of math from .* have no level \(a whole number, 0 or more\) and"
+    ):
         found = load_examples("math", 1, source=path)
     assert found == [Example(3, "Problem: Find $x$.\nAnswer:", " It is $\\boxed{2}$.", True)]
     assert [one.level for one in load_examples("math", 1, source=rows({**MATH, "level": 2.0}))] == [2]
+    path = rows({**MATH, "level": 1}, {**MATH, "level": 0})
+    assert [one.level for one in load_examples("math", 1, source=path)] == [0, 1]
 
 
 def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_first(rows):
@@ -75,8 +79,8 @@ def test_what_cannot_be_loaded_is_named(asked, message):
 def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(rows):
     with pytest.raises(PromptError, match="row 1 does not fit the template of mquake .'answer' is missing or null."):
         load_examples("mquake", source=rows({"questions": ["q"]}))
-    for level in ("Level ?", "Level ²", "3 of 5", "Level 0", -1, 2.5, None):
-        with pytest.raises(PromptError, match="has no row with a level in the field 'level'; write numbers there"):
+    for level in ("Level ?", "Level ²", "3 of 5", -1, 2.5, None):
+        with pytest.raises(PromptError, match="has no row with a level in the field 'level'; write 0, 1, 2"):
             load_examples("math", source=rows({**MATH, "level": level}))
 
 

@@ -10,6 +10,7 @@ import depth_lib as dl
 from depth_lib.effective_depth.tables import CONTROL, depths
 from depth_lib.figures import KINDS, plot, save_figures, study_figure, summary_figure
 from depth_lib.figures.marks import COLOURS, PUBLISHED, token_label
+from depth_lib.results.result import Result
 from depth_lib.results.schemas import ARTIFACTS
 from depth_lib.results.study import Study
 from tests.figures.drawn import curves, overlaps, panels
@@ -92,6 +93,18 @@ def test_layer_0_is_at_the_top_of_effects_as_in_the_papers_and_at_the_bottom_of_
     erasure = plot("residual_erasure", result_of("residual_erasure", 8))
     assert effects.yaxis_inverted() and not erasure.yaxis_inverted()
     assert np.ma.getmaskarray(effects.images[0].get_array())[5, 2], "what is not a later layer is white"
+
+
+def test_a_plain_dict_is_drawn_by_its_keys_and_a_result_only_as_what_its_probe_measures():
+    for kind, other, probe in (
+        ("layer_effects", "mlp_effects", "layer_effects"),
+        ("attention_effects", "layer_effects", "attention_effects"),
+        ("mlp_gradients", "integrated_gradients", "mlp_gradients"),
+    ):
+        result = Result(probe, result_of(probe, 8))
+        assert plot(kind, result) and plot(other, {**result})
+        with pytest.raises(ValueError, match=f"needs a result of {other} .*is from {probe}"):
+            plot(other, {"a": result})
 
 
 @pytest.mark.parametrize("kind, probe, depth", [("cosine", "relative_contribution", 2), ("lens_kl", "logit_lens", 4)])

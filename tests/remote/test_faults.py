@@ -337,6 +337,13 @@ def _divide(llm, number):
     return {"x": 1 / number}
 
 
+def test_a_server_of_ones_own_takes_any_word_as_its_key_and_its_text_stays_whole(llm, loopback, monkeypatch):
+    monkeypatch.setenv("NDIF_API_KEY", "any")
+    said = "too many values; any of these may be null"
+    with loopback.faults(end=[said], key="any"), pytest.raises(remote.RemoteError, match=said):
+        ask(llm, loopback)
+
+
 def test_a_tensor_that_cannot_be_read_is_refused_after_one_job(llm, loopback):
     with loopback.faults() as submitted:
         with pytest.raises(remote.ResultRefused, match="cannot be read as tensors and plain containers"):

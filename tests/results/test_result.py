@@ -282,7 +282,7 @@ def test_it_tells_its_depths_and_draws_the_kind_that_is_asked_for(lens):
     lens = type(lens)("logit_lens", result_of("logit_lens", 8))
     assert lens.depths().equals(dl.effective_depths(lens))
     assert lens.plot("lens_overlap").get_ylim()[1] < 2 < lens.plot().get_ylim()[1]
-    with pytest.raises(ValueError, match='needs a relative_contribution result with "rc_att"'):
+    with pytest.raises(ValueError, match='needs a result of relative_contribution with "rc_att"'):
         lens.plot("relative_contribution")
 
 

@@ -261,6 +261,7 @@ def test_numbers_by_level_without_the_levels_are_named(cell, tmp_path):
 def test_own_prompts_are_filed_under_a_name_of_ones_own(cell):
     run = Run(cell | {"DATASET": "mine", "N_EXAMPLES": None}, prompts=["5 + 7 = 12", "3 + 4 = 7"])
     assert run.result("logit_lens")["meta"]["n_prompts"] == 2 and run.folder.parent.name == "mine"
+    assert Run({"MODEL": "toy-4l", "DATASET": "mine", "N_EXAMPLES": 1}, prompts=["a", "b"]).prompts == ["a"]
     for dataset, prompts, said in (
         ("gsm8k", ["a"], "gsm8k is the name of a data set; for your own"),
         ("mine", [], "there are no prompts"),
