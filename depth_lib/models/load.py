@@ -232,10 +232,8 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
 
 def at_places(blocks: nn.ModuleList, order: Iterable[int]) -> list[nn.Module]:
     """Copies of these blocks on the same weights; each has its own place in a cache."""
-    in_order, homes = [], {}
-    for l, block in enumerate(blocks):
-        for part in block.modules():
-            homes.setdefault(part, l)
+    in_order = []
+    homes = {part: l for l in reversed(range(len(blocks))) for part in blocks[l].modules()}
     for place, l in enumerate(order):
         block = copy.deepcopy(blocks[l], {id(x): x for x in (*blocks[l].parameters(), *blocks[l].buffers())})
         for part, original in zip(block.modules(), blocks[l].modules(), strict=True):
@@ -351,7 +349,8 @@ def _load_weights(auto, source, revision, options):
     if drawn:  # at random, by transformers, which says so and goes on
         raise ModelError(f"{source} has no weights that fit {_first(drawn)}; use a complete checkpoint for its config")
     _check_left_out(source, model, sorted(report["unexpected_keys"]))
-    file, _, own = getattr(model.config, "auto_map", {}).get(auto.__name__, "").rpartition("--")[2].rpartition(".")
+    named = (getattr(model.config, "auto_map", None) or {}).get(auto.__name__, "")
+    file, _, own = named.rpartition("--")[2].rpartition(".")
     if own and (own != type(model).__name__ or (Path(source) / f"{file}.py").is_file()):
         warn(f"{source}: its {file}.py is not run; transformers' own {type(model).__name__} is used instead")
     if adapter and not getattr(model, "_hf_peft_config_loaded", False):
