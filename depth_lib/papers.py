@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from .data.examples import load_examples
 from .data.pairs import find_pair
 from .data.prompts import load_prompts
 from .figures.grid import figure_of, study_figure
-from .figures.kinds import KINDS, Kind, only
+from .figures.kinds import KINDS, Kind
 from .files import path_of
 from .params import command
 from .results.artifacts import read_artifact
@@ -114,7 +115,9 @@ def _that_they_have(kind: Kind, which: str, results: Iterable[Mapping]) -> tuple
     if not which.endswith("tokens") or callable(kind.read):
         return kind, which
     labels = [label for result in results for label in kind.values(result)]
-    return (only(kind, which), which) if which in labels or not labels else (kind, labels[0])
+    if labels and which not in labels:
+        return kind, labels[0]
+    return replace(kind, read={key: "" for key, label in kind.read.items() if label == which}), which
 
 
 def _title(figure: str, kind: Kind, which: str, datasets: Sequence[str]) -> str:

@@ -135,7 +135,9 @@ def study_figure(
     together = len(datasets) * max(len(_panels(kind, "", result)) for result in results.values())
     columns = _readable(kind, [*chain(*rows)], min(widest, max(1, 8 // together) * together), together)
     shown = [panel for row in rows for panel in row + [None] * (-len(row) % columns)]
-    about = [question_of(next(iter(results.values())))] if kind.of_question else datasets
+    about = datasets
+    if kind.of_question:  # the question with its answer
+        about = ["".join(next(iter(results.values()))["tokens"]).translate(str.maketrans("Ġ▁", "  ")).strip()]
     return _drawn(shown, columns, Figure(dpi=DPI), kind, title or ", ".join([kind.title, *about]))
 
 
@@ -205,11 +207,6 @@ def save(figure: Figure, path: Path, put: Callable = write_again) -> Path:
         FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
     put({path: png.getvalue(), path.with_suffix(".pdf"): pdf.getvalue()})
     return path
-
-
-def question_of(result: Mapping) -> str:
-    """A result's question with its answer."""
-    return "".join(result["tokens"]).translate(str.maketrans("Ġ▁", "  ")).strip()
 
 
 def _panels(kind: Kind, name: str, result: Mapping | None, published: int | None = None) -> list[Panel]:

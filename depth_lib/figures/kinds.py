@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -521,8 +521,3 @@ def kinds_of(probe: str, result: Mapping) -> list[str]:
     if problem := not_among(ARTIFACTS, "probe", probe):
         raise ValueError(problem)
     return [name for name, kind in KINDS.items() if kind.probe == probe and kind.values(result)]
-
-
-def only(kind: Kind, label: str) -> Kind:
-    """A kind that draws one of its curves or maps."""
-    return replace(kind, read={key: "" for key, other in kind.read.items() if other == label})
