@@ -89,7 +89,7 @@ def untrained(llm: TransformersModel) -> TransformersModel:
     control = in_memory(module.requires_grad_(False), llm.tokenizer)
     if len(control.blocks) != len(llm.blocks):
         raise ModelError(
-            f"a model of this config has {len(control.blocks)} layers, and this one has {len(llm.blocks)}: correct "
+            f"a model of this config has {len(control.blocks)} layers, but this one has {len(llm.blocks)}: correct "
             "config.num_hidden_layers"
         )
     return control

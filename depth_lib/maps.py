@@ -69,7 +69,7 @@ def linear_maps(
     n_fit = sum(map(len, fit))
     if n_fit < 4 * width:
         raise ValueError(
-            f"{n_fit} tokens are too few to fit maps of {width} inputs; use at least {4 * width} (distinct "
+            f"{n_fit} tokens are too few to fit maps with {width} inputs; use at least {4 * width} (distinct "
             f"texts: {len({*texts})}; the first of every {HELD_OUT} is held out)"
         )
     lengths = torch.tensor([len(ids) for ids in test])

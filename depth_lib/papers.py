@@ -81,8 +81,8 @@ def paper(
       their own and do not use prompts
 
     A dashed line is the depth that Hu et al. publish for the panel's model and data set. If a figure shows
-    effects on future tokens but the result has only those on all tokens, or the reverse, the result's own effects are
-    drawn. The title then says so.
+    effects on future tokens but the result has only effects on all tokens, or the reverse, the effects that the result
+    has are drawn. The title then says so.
 
     Raises ValueError for an unknown figure or a result of a different probe, and MissingArtifact for a folder without
     the figure's results.

@@ -119,6 +119,9 @@ def prune(
             "confidence interval)."
         )
         if accuracy(before).low <= float(before["chance"]):
-            said += " The accuracy before is not significantly above chance, so these questions cannot show a loss."
+            said += (
+                " The accuracy before is not significantly above chance, so these questions cannot reveal a drop in "
+                "accuracy."
+            )
     base, measured = getattr(llm.config, "_name_or_path", "") or "a model", len(result["removal_loss_by_prompt"])
     return Pruned(found, shorter, said, Path(base).name if Path(base).exists() else base, f"{measured} prompts")

@@ -401,7 +401,10 @@ class Run:
         if (self.params.DATASET == "gsm8k" and self.params.PART == "all") or not find_dataset(self.params.DATASET):
             return self.prompts
         if self.params.SOURCE not in NAMED_SOURCES:
-            raise PromptError("residual_erasure takes its baseline from gsm8k; run this file with DATASET=gsm8k")
+            raise PromptError(
+                "residual_erasure takes its baseline from GSM8K, not from a file of other prompts; use SOURCE=hub, or, "
+                "if the file has GSM8K problems, DATASET=gsm8k with PART=all"
+            )
         return self._load(load_prompts, "gsm8k")
 
     def _load(self, load: Callable[..., list], dataset: str, **how: object) -> list:

@@ -240,7 +240,7 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     It also checks that a_l depends on earlier tokens and m_l does not, and warns if probes must take a slower path.
 
     Raises ArchitectureError, which says what failed, where and by how much.
-    Cost: two forward passes of a few rows of 4 tokens.
+    Cost: two forward passes over a small batch of 4-token sequences.
     """
     if checked := known(llm).checked:
         return checked

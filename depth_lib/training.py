@@ -56,8 +56,7 @@ class DepthLog:
         """Measure the effective depths of a transformers model, and return the new row of `to_frame` as a dict.
 
         - model: the model being trained; every module keeps its train or eval mode
-        - step: the number of the training step, not smaller than in the previous call; measuring a step again replaces
-          its row
+        - step: the training step, no earlier than in the previous call; measuring a step again replaces its row
 
         Runs `relative_contribution` and `logit_lens` without gradients. A missing depth is NaN, and `reason` says why.
         If a weight is not finite, the row is NaN.

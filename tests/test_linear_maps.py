@@ -124,7 +124,9 @@ def test_one_source_layer_at_a_time_is_in_memory_and_the_disk_is_left_clean(shal
 def test_what_has_no_maps_is_refused_in_words(shallow):
     with pytest.raises(ValueError, match='what="x" is not valid; use'):
         dl.linear_maps(shallow, shallow, texts(40), what="x")
-    with pytest.raises(ValueError, match="tokens are too few to fit maps of 16 inputs; use at least 64 .*is held out"):
+    with pytest.raises(
+        ValueError, match="tokens are too few to fit maps with 16 inputs; use at least 64 .*is held out"
+    ):
         dl.linear_maps(shallow, shallow, texts(2))
     with pytest.raises(ValueError, match="the tokenizers differ on text 0"):
         dl.linear_maps(shallow, dl.load_model("toy-4l"), texts(40))

@@ -38,14 +38,21 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
             raise ValueError(f"{name} {number} is {what}; pass each chat{to} as one string: {chat}")
         if isinstance(text, Mapping):
             of_text = [key for key, value in text.items() if isinstance(value, str)]
-            column = "text" if "text" in of_text or not of_text else of_text[0]
+            if not of_text:
+                raise ValueError(
+                    f"{name} {number} is a row without text (its columns: {', '.join(map(str, text))}); pass strings"
+                )
+            column = "text" if "text" in of_text else of_text[0]
             raise ValueError(f"{name} {number} is a row, not text; pass [row[{column!r}] for row in {name}s]")
         if not isinstance(text, str):
             raise ValueError(f"{name} {number} must be a string, got {'None' if text is None else type(text).__name__}")
         if (of_data := len(texts) == 1 and text in params_files("datasets")) or _is_file(text):
             column = "" if of_data or text.endswith(".txt") else ', column="text"'
             what = "data set" if of_data else "file"
-            raise ValueError(f"{text!r} is the name of a {what}; pass its texts: dl.load_prompts({text!r}{column})")
+            how = f"pass its texts: dl.load_prompts({text!r}{column})"
+            if not of_data and Path(text).suffix.lower() not in FORMATS:
+                how = "pass its text, or use a .txt, .jsonl, .csv or .parquet file with dl.load_prompts"
+            raise ValueError(f"{text!r} is the name of a {what}; {how}")
     if not texts:
         raise ValueError(f"there are no {name}s; load some with dl.load_prompts(...)")
     return texts

@@ -35,8 +35,8 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
 
     - before, after: from `choice_accuracy`, on the same questions
 
-    The interval is Wald's, with half a question added to each cell of the 2 × 2 table (right or wrong, before and
-    after).
+    This is a Wald interval for paired proportions, with half a question added to each cell of the 2 × 2 table (right or
+    wrong, before and after).
 
     Raises ValueError if before and after were measured on different questions (or, if the results do not record the
     questions, on different numbers of them).

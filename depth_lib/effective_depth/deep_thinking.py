@@ -31,7 +31,7 @@ def deep_thinking_ratio(
     - result: from `logit_lens` with generate= or answers=, one response per prompt
     - g: from 0 to 1 bit; values other than 0.5 need a result from logit_lens(…, per_token=True)
     - rho: ρ, the fraction of the layers after which a token must settle to be deep-thinking
-    - correct: whether each response is right, numbers or booleans
+    - correct: one number or boolean per response that says whether it is right
 
     Returns a frame with a row per response: `tokens` (the number of its tokens), `ratio`, and `correct` if given. Its
     `attrs`:

@@ -63,10 +63,10 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     - result: from `block_removal`, of whole blocks
     - at_most: nats per token
 
-    Returns a Removable. Its n is 0 if no removal is cheap enough. It is also 0 if the model hardly predicts the
-    prompts: their loss is less than 0.5 nats per token below that of the same tokens in shuffled order. The same holds
-    if fewer than two prompts have the two tokens that a loss needs. If removing n + 1 blocks was not tried, its note
-    says so; for limits other than 0.05, pass sizes="all" to `block_removal`.
+    Returns a Removable. Its n is 0 if no removal is cheap enough. It is also 0 if the model predicts the prompts
+    little better than the same tokens in shuffled order: by less than 0.5 nats per token. It is also 0 if fewer than
+    two prompts have at least two tokens, because a one-token prompt has no loss. If removing n + 1 blocks was not
+    tried, its note says so; for limits other than 0.05, pass sizes="all" to `block_removal`.
 
     Raises ValueError for any other result.
     Cost: no forward pass.

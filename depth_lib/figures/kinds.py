@@ -496,6 +496,7 @@ KINDS: dict[str, Kind] = {
         "map",
         (0, 1),
         colours="Relative error",
+        optional='"relative": dl.linear_maps(source, target, texts)',
     ),
 }
 

@@ -90,7 +90,7 @@ def load_model(
     - tokenizer: the tokenizer of a model in memory
     - remote: True keeps the weights on NDIF; a URL keeps them on that server; "local" tests a remote call on this
       machine; by default False
-    - revision: branch, tag or commit, of a Hub id
+    - revision: a branch, tag or commit, if the name is a Hub id
     - dtype: a torch dtype or its name; by default float32 for toy models and GGUF files, else the checkpoint's
     - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: no quantization
     - device_map: as in transformers; None: the first GPU, or the CPU

@@ -63,8 +63,8 @@ def stretch_of(removed: Any, n_layers: int) -> tuple[int, int]:
         raise ValueError(f"{removed if removed.note else known}")
     if removed.n_layers != n_layers:
         raise ValueError(
-            f"the Removable is for a model with {removed.n_layers} blocks, and this one has {n_layers}; use "
-            "dl.removable(dl.block_removal(llm, prompts)) of this model"
+            f"the Removable is for a model with {removed.n_layers} blocks, but this one has {n_layers}; compute one "
+            "for this model: dl.removable(dl.block_removal(llm, prompts))"
         )
     return removed.s, removed.n
 

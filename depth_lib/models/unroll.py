@@ -47,7 +47,9 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     loop = next((name for name in _OWN_LOOPS if hasattr(model.config, name)), "")
     passes = getattr(model.config, loop, None) if passes is None else passes
     if not passes or passes < 1:
-        raise ValueError(f"passes must be an integer of at least 1, got {passes!r}; use dl.unroll(model, passes=3)")
+        raise ValueError(
+            f"passes must be an integer of at least 1, got {passes!r}; for example: dl.unroll(model, passes=3)"
+        )
     if hasattr(model.config.get_text_config(), "layer_passes"):
         raise ValueError("this model is unrolled already; use the model that it was made from")
     once = on_same_weights(model).eval()

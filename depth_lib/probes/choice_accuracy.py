@@ -90,9 +90,13 @@ def checked_choices(choices: Any) -> list[Choice]:
     given: list[Any] = list(choices)
     for k, choice in enumerate(given):
         match choice:
-            case (str(), [*endings], right) if whole([right]) and right in range(len(endings)):
-                if all(isinstance(ending, str) for ending in endings) and len({*endings}) > 1:
+            case (str(), [*endings], right) if all(isinstance(one, str) for one in endings) and len({*endings}) > 1:
+                if whole([right]) and right in range(len(endings)):
                     continue
+                raise ValueError(
+                    f"question {k} has {len(endings)} endings, but {reprlib.repr(right)} is not the index of one of "
+                    f"them; use an integer from 0 to {len(endings) - 1}"
+                )
         raise ValueError(
             f"question {k} is {reprlib.repr(choice)}; use (context, endings, index of the right ending), with at least "
             "two different endings"

@@ -66,8 +66,8 @@ def layer_effects(
 
     Raises ValueError for an unknown mode or part, a prompt without tokens, or if no prompt is long enough.
     Source: Csordás et al. 2025, Figures 3 and 17.
-    Cost: one forward pass per prompt, and about L / 2 more for each position; for attention or MLP also a pass of two
-    rows per prompt. Memory: the residual streams of one prompt.
+    Cost: one forward pass per prompt, and about L / 2 more for each position; for attention or MLP also one
+    pass per prompt with a batch of two. Memory: the residual streams of one prompt.
     """
     arch = arch_to_change(llm, part)
     # of prompts that are long enough, and their numbers for messages

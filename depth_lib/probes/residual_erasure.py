@@ -57,7 +57,7 @@ def residual_erasure(
     Raises ValueError if the answer adds no token to the question, or nothing precedes it.
     Source: Csordás et al. 2025, Figure 6.
     Cost: a forward pass per baseline prompt, and about T L / 2 passes over the question and answer. In half precision,
-    each call of a block also computes an unmodified row, and the rounding floor takes up to 24 more passes.
+    every batch also contains one unmodified copy of the sequence, and the rounding floor takes up to 24 more passes.
     """
     arch, (ids, positions, tokens) = arch_to_change(llm), answer_span(llm, question, answer)
     gives = "R T: erasure_effect"

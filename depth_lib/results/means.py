@@ -9,8 +9,9 @@ _Z = NormalDist().inv_cdf(0.975)
 def paired_change(n: int, gained: int, lost: int) -> tuple[float, float, float]:
     """The change of a share of right answers to n paired questions, and the ends of its 95% interval.
 
-    The interval is Wald's with half a question more in each of the four cells (Agresti and Min 2005, Statistics in
-    Medicine 24). gained, lost: how many questions are answered rightly only after, or only before.
+    This is a Wald interval for paired proportions, with half a question added to each of the four cells (Agresti and
+    Min 2005, Statistics in Medicine 24). gained, lost: how many questions are answered rightly only after, or
+    only before.
     """
     total, difference = n + 2, gained - lost
     half = _Z * math.sqrt(gained + lost + 1 - difference**2 / total) / total

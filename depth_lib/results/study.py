@@ -157,7 +157,7 @@ def load_results(
 
     - model, dataset, probe, layer, key: where the value comes from
     - column: the second index of a map (affected layer, or token); NA for curves. For `block_orders` and
-      `block_accuracy` the number of the order, and layer is NA
+      `block_accuracy`, the index of the order; layer is then NA
     - value: float64
 
     Values per prompt and token ids are left out. For an erasure, layer 0 is the embeddings.

@@ -93,7 +93,7 @@ def test_a_text_that_is_the_name_of_a_file_or_a_data_set_is_not_measured(tmp_pat
     for texts, give in (
         ("q.TXT", "load_prompts('q.TXT'"),
         (["5 + 7 = 12", "nowhere/q.csv"], "load_prompts('nowhere/q.csv', column=\"text\")"),
-        ("my notes.md", "load_prompts('my notes.md'"),
+        ("my notes.md", "pass its text, or use a .txt, .jsonl, .csv or .parquet file"),
         ("gsm8k", "load_prompts('gsm8k')"),
         (["math"], "load_prompts('math')"),
     ):

@@ -156,7 +156,7 @@ def test_a_number_of_layers_that_was_changed_after_loading_is_named(tokenizer):
         dl.logit_lens(llm, ["5 + 7 = 12"])
     pruned = build("qwen2")
     del pruned.model.layers[1]
-    with pytest.raises(dl.ModelError, match="this config has 4 layers, and this one has 3: correct config.num_hidden_"):
+    with pytest.raises(dl.ModelError, match="this config has 4 layers, but this one has 3: correct config.num_hidden_"):
         dl.effective_depths(dl.load_model(pruned, tokenizer), ["5 + 7 = 12"], control=True)
 
 
