@@ -105,7 +105,7 @@ class DepthLog:
     def _resume(self, path: Path, step: int) -> None:
         """Begin with the file's rows before this step; if it also has later ones, it is kept under a new name."""
         try:
-            kinds = defaultdict(lambda: float, step=int, reason=str)
+            kinds: Any = defaultdict(lambda: float, step=int, reason=str)
             frame, written = pd.read_csv(path, float_precision="round_trip", dtype=kinds), path.read_bytes()
             names = ["step", "loss", *METRICS, "largest_kl", "reason", *frame.filter(regex=r"^kl_\d+$")]
             rows = frame.loc[frame.step < step, names].fillna({"reason": ""}).to_dict("records")
@@ -183,9 +183,8 @@ class DepthCallback(TrainerCallback):
             raise ValueError(
                 "DepthCallback needs a tokenizer; pass one to it, or processing_class=tokenizer to the Trainer"
             )
-        state.depth_logs = 1 + getattr(state, "depth_logs", 0)  # a Trainer may have several of these callbacks
-        number = f"-{state.depth_logs}" * (state.depth_logs > 1)
-        path = Path(args.output_dir or ".") / f"depth_log{number}.csv"
+        n = vars(state)["depth_logs"] = vars(state).get("depth_logs", 0) + 1  # a Trainer may have several callbacks
+        path = Path(args.output_dir or ".") / f"depth_log{f'-{n}' * (n > 1)}.csv"
         self._measured, self.log = None, DepthLog(self.prompts, tokenizer, path)
         if state.global_step and state.is_world_process_zero:
             self.log._resume(path, state.global_step)
