@@ -31,7 +31,7 @@ def test_a_drawn_pair_is_the_first_prompt_that_the_same_seed_draws(name):
 
 
 def test_pairs_of_ones_own_have_labels_that_tell_them_apart_and_that_a_folder_can_hold():
-    asked = ["2 + 2 = ", "2 + 2 =", 'Who is "$x"?\n', "是谁?", "- " * 200]
+    asked = ["2 + 2 = ", "2 + 2 =", 'Who is "$x"?\n', "是谁?", "- " * 200, "who is it? " * 20]
     labels = [find_pair(question=question, answer=answer).label for question in asked for answer in ("4", " 4")]
     assert len(set(labels)) == len(labels)
     assert all(len(label) <= 33 and set(label) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for label in labels)

@@ -17,6 +17,7 @@ def test_load_results_is_tidy_and_holds_every_value_once(tmp_path):
     write_run(tmp_path, "hellaswag", "toy-8l", 8, ["logit_lens"], n_examples=4)
     tidy = dl.load_results(tmp_path)
     assert list(tidy.columns) == ["model", "dataset", "probe", "layer", "key", "value", "column"]
+    assert tidy.column.dtype == "Int64" and tidy.layer.dtype == "int64", "whole numbers where there is one"
     assert not tidy.duplicated(["model", "dataset", "probe", "key", "layer", "column"]).any()
     mine = tidy.query("model == 'toy-8l' and dataset == 'gsm8k'")
     lens, effects = (
