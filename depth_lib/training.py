@@ -158,7 +158,7 @@ class DepthCallback(TrainerCallback):
 
     `callback.log` is a `DepthLog`, written to depth_log.csv in the Trainer's folder; a second callback's is
     depth_log-2.csv. When training is resumed from a checkpoint, the log begins with the rows of this file up to the
-    checkpoint's step; use the same prompts, and the callbacks in the same order. Each measurement also adds an entry to
+    checkpoint's step. Use the same prompts, and the callbacks in the same order. Each measurement also adds an entry to
     `trainer.state.log_history`: `step`, `prompts_loss` and, if there is such a depth, `depth_cosine`, `depth_kl` and
     `depth_overlap`.
     """

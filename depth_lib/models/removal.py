@@ -35,8 +35,8 @@ def remove_blocks(llm: TransformersModel, s: Any, n: Any = None) -> Transformers
     Returns a model that works with every probe and with `dl.save_model`. `model._module` is the transformers model,
     for `generate`. If the config cannot express which blocks run, you get a warning, and the model cannot be saved.
 
-    Raises ValueError for blocks that the model does not have, if no block would be left, for a Removable of a model
-    with a different number of blocks, or if the model is spread over several devices.
+    Raises ValueError for blocks that the model does not have, or if no block would be left. It also does so for a
+    Removable of a model with a different number of blocks, or if the model is spread over several devices.
     Cost: no weight is copied; a few passes of 4 to 8 tokens.
     """
     known(llm)
