@@ -22,7 +22,6 @@ from .families import architecture, describe, known, of_hooks
 
 _ONE_AT_A_TIME = threading.RLock()  # nnsight runs one session in a process
 _NAMES = ("_name_or_path", "transformers_version")  # in a config: they change no number
-_OF_ENGINES = ("forward", "training", "_is_hf_initialized", "__nnsight__")  # attributes set by nnsight, transformers
 _CHANGED = "; it has changed since it was loaded: load it again, dl.load_model(llm._module, llm.tokenizer)"
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 # Why a shortcut is not used.
@@ -127,31 +126,16 @@ def state_of(model: PreTrainedModel) -> list:
 
 
 def model_hash(llm: TransformersModel) -> str:
-    """16 hexadecimal digits of a hash of the config, and of each module's attributes and hooks. Of weights and other
-    tensors, shape, dtype and about 1000 values count; if quantised, on disk or on a server, the values do not.
+    """16 hexadecimal digits of a hash of the config and of the modules' types; and of each weight's shape, dtype and
+    about 1000 values. If quantised, on disk or on a server, the values do not count.
     """
-    tensors: list[torch.Tensor] = []
-
-    def described(value: object) -> str:
-        if not isinstance(value, torch.Tensor):
-            return getattr(value, "__qualname__", type(value).__name__)
-        tensors.append(value)
-        return f"{value.dtype} {[*value.shape]}"
-
-    facts: list = [llm.config.to_dict() | dict.fromkeys(_NAMES), llm.config._attn_implementation]
-    for path, module in llm._module.named_modules():  # which adapter is active, for instance, is an attribute
-        own = {name: value for name, value in vars(module).items() if name not in _OF_ENGINES}
-        facts.append(
-            (
-                path,
-                {
-                    n: [*value.values()] if n.endswith("_hooks") and isinstance(value, dict) else value
-                    for n, value in own.items()
-                },
-            )
-        )
-    found = hashlib.sha256(json.dumps(facts, default=described, skipkeys=True).encode())
-    plain = [t.detach() for t in tensors if type(t) in (nn.Parameter, torch.Tensor) and t.layout == torch.strided]
+    model = llm._module
+    facts = [llm.config.to_dict() | dict.fromkeys(_NAMES), llm.config._attn_implementation]
+    facts += [(path, type(module).__qualname__) for path, module in model.named_modules()]
+    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+    facts += [f"{tensor.dtype} {[*tensor.shape]}" for tensor in tensors]
+    found = hashlib.sha256(json.dumps(facts, default=str, skipkeys=True).encode())
+    plain = [t for t in tensors if type(t) in (nn.Parameter, torch.Tensor) and t.layout == torch.strided]
     plain = [t for t in plain if not (t.is_meta or t.is_complex())]
     if plain:  # an odd step reads all columns of a matrix in turn
         sample = [t.flatten()[:: t.numel() // 1024 | 1].to(plain[0].device, torch.float32) for t in plain]

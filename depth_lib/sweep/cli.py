@@ -151,8 +151,8 @@ class _Command(click.Command):
         try:
             return super().parse_args(ctx, given)
         except click.UsageError as error:  # what stands after a flag may be no argument, but a wrong value
-            if "extra argument" in error.message:
-                error.message = "\n".join([error.message, *odd])
+            if odd and "extra argument" in error.message:
+                raise click.UsageError("\n".join([error.message, *odd]), ctx) from None
             raise
 
 
