@@ -174,11 +174,11 @@ def _of_prompt(llm, arch, ids, first, all_measures, translation):
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h = translated(translation, read_residuals(llm, arch))
-            following, share = following.to(h[-1].device), share.to(h[-1].device)
             at_a_time = max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembed(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
+                following, share = following.to(logits.device), share.to(logits.device)  # copied once
                 for few in logits.split(max(1, logits_in_cache(logits) // logits[0].numel())):
                     found = distances(few, all_measures)
                     sums += found.sum(1)
