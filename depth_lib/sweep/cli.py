@@ -54,7 +54,8 @@ class Options(Params):
         [], description='models, instead of --set: names, folders, GGUF files or Hub ids, as "A B" or A,B'
     )
     DATASETS: Words = Field(
-        [], description="data sets; by default the papers' three, or for table and status those in OUT"
+        [],
+        description="data sets; by default those in OUT (table; status without --models or --set) or the papers' three",
     )
     JOBS: int = Field(
         0,
