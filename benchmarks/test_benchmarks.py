@@ -75,6 +75,7 @@ def test_the_floor_of_a_forward_pass_is_what_torch_counts_but_for_pairs_that_do_
 def test_the_floor_of_a_backward_pass_is_what_torch_counts(llm):
     T, config = 30, llm.config
     x = torch.randn(1, T, config.hidden_size, requires_grad=True)
+    llm._module.requires_grad_(False)  # as `load_model` does
     work = floor.Work(config)
     for _ in range(config.num_hidden_layers):
         work.block(T, T * T, at_once=T, length=T, backward=True)
