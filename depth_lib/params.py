@@ -65,6 +65,15 @@ def _server(value: Any, parsed: Callable[[Any], Any]) -> Any:
     raise ValueError('must be True (NDIF), False, "local" (a test on this machine) or a URL with http:// or https://')
 
 
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+Number = Annotated[int, BeforeValidator(_not_bool)]  # pydantic takes True, and yes in a params file, for 1
+
+
 class Params(BaseModel):
     """The parameters of a run: one model on one data set."""
 
@@ -82,7 +91,7 @@ class Params(BaseModel):
         "none", description="weights in 8bit or 4bit (bitsandbytes), or none"
     )
     DEVICE_MAP: str | None = Field(None, description='"auto" spreads the blocks over all GPUs; "cuda:0" names one')
-    PASSES: int = Field(
+    PASSES: Number = Field(
         1, ge=1, description="how many times the blocks run; each pass has its own layers in the results"
     )
     LENS: str | None = Field(None, description="a lens file; logit_lens then runs both with and without it")
@@ -95,11 +104,11 @@ class Params(BaseModel):
         min_length=1,
         description="gsm8k, hellaswag, aime24, addition, multiplication; with levels: mquake, math, sums; or your own",
     )
-    N_EXAMPLES: int = Field(10, ge=1, description="number of prompts (per level, for a data set with levels)")
+    N_EXAMPLES: Number = Field(10, ge=1, description="number of prompts (per level, for a data set with levels)")
     SOURCE: str = Field("embedded", description="hub, embedded, sample, or a .jsonl, .csv, .parquet or .txt file")
     PART: Literal["all", "question"] = Field("all", description="prompts with their answers, or the questions alone")
     CHAT: bool = Field(False, description="apply the model's chat template to the prompts")
-    GENERATE: int = Field(
+    GENERATE: Number = Field(
         0, ge=0, description="generate up to this many tokens per prompt, and apply the logit lens to them too"
     )
     PROBES: Words = Field(FIVE_PROBES, description="names of the probes to run")
@@ -110,7 +119,7 @@ class Params(BaseModel):
     )
     QUESTION: str | None = Field(None, description="your own question instead of PAIR; needs ANSWER")
     ANSWER: str | None = Field(None, description="the answer to QUESTION")
-    SEED: int = Field(123, description="random seed")
+    SEED: Number = Field(123, description="random seed")
     OUT: str = Field("outputs/notebook", min_length=1, description="folder of the results")
     REPLACE: bool = Field(False, description="move results with different settings to OUT/replaced")
 
@@ -119,7 +128,9 @@ class ModelFile(Params):
     """The content of a model's params file."""
 
     TRAINING: str | None = Field(None, description="how the model was trained: base, instruct, R1-distill")
-    BILLIONS: float | None = Field(None, gt=0, description="the model's number of parameters, in billions")
+    BILLIONS: Annotated[float, BeforeValidator(_not_bool)] | None = Field(
+        None, gt=0, description="the model's number of parameters, in billions"
+    )
 
 
 class DatasetFile(Params):
@@ -141,7 +152,7 @@ class DatasetFile(Params):
     WITHIN_ANSWER: bool = Field(
         default=False, description="measure at positions inside the answer; for answers that are worked solutions"
     )
-    MAX_TOKENS: int | None = Field(
+    MAX_TOKENS: Number | None = Field(
         default=None, ge=1, description="leave out prompts with more tokens than this, counted by LENGTH_TOKENIZER"
     )
     LENGTH_TOKENIZER: str | None = Field(

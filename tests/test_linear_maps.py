@@ -76,13 +76,16 @@ def test_identity_blocks_between_a_models_own_give_the_stretched_line_and_at_the
     )
 
 
-def test_the_errors_are_those_of_weighted_least_squares_by_numpy(shallow):
+@pytest.mark.parametrize("what", ["residual", "contribution"])
+def test_the_errors_are_those_of_weighted_least_squares_by_numpy(shallow, what):
     """From hooks on the models to the reported number, without the package's arithmetic."""
     target, given = wrapped(llama(2, seed=6, width=24)), texts(40)
-    result = dl.linear_maps(shallow, target, given)
+    result = dl.linear_maps(shallow, target, given, what)
     ids = [shallow.tokenizer(text)["input_ids"] for text in given]
     states = [[block_states(llm._module, one)[0].detach().double().numpy() for one in ids] for llm in (shallow, target)]
-    for m, l in np.ndindex(4, 3):
+    if what == "contribution":
+        states = [[np.diff(of_text, axis=0) for of_text in of_model] for of_model in states]
+    for m, l in np.ndindex(*result["relative"].shape):
         x, y = ([of_text[k] for of_text in of_model] for of_model, k in zip(states, (m, l), strict=True))
         fit = [k for k in range(40) if k % HELD_OUT]
         rows, h = np.concatenate([x[k] for k in fit]), np.concatenate([y[k] for k in fit])

@@ -158,7 +158,7 @@ def chat_prompts(
             )
             for question in questions
         ]
-    except TemplateError as error:
+    except Exception as error:  # noqa: BLE001 (a template is code: of Python's or of jinja's errors, any)
         raise ValueError(f"the chat template rejects these messages: {error}; change system or the options") from None
     for question, text in zip(questions, texts, strict=True):
         for what, content in (("the question", question), ("system", system or "")):

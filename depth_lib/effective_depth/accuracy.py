@@ -56,7 +56,9 @@ def _right(result):
     """Whether each question was answered rightly [C]."""
     correct = as_array(result.get("correct", [])) if isinstance(result, Mapping) else np.empty(0)
     if correct.ndim != 1 or not len(correct):
-        problem = f"correct has shape {[*correct.shape]}, not [n]" if correct.size else "the result has no questions"
+        problem = (
+            f"correct has shape {[*correct.shape]}, not [n]" if correct.size else "the result has no values of correct"
+        )
         raise ValueError(f"{problem}; pass a result from choice_accuracy")
     if (wrong := correct[(correct != 0) & (correct != 1)]).size:
         raise ValueError(f"correct must hold 1 for each right answer and 0 for each wrong one, got {wrong[0]:g}")

@@ -4,15 +4,15 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ..results.artifacts import read_artifact
 from ..results.schemas import BY_RANDOM, ArtifactError
 from ..results.study import Study
 from .intervals import NoInterval, depth_interval, equal_prompts, open_ends
-from .rules import RULES, Rule, ratio
+from .rules import RULES, Rule, as_array, ratio
 
 CONTROL = BY_RANDOM.removeprefix("@")  # the variant of a model with random weights
 _WHOLE = ["layers", "prompts", "ed", "low", "high"]
@@ -64,7 +64,8 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
     ed: the effective depth, a layer (NA: none);
     low, high: its 95% confidence interval over prompts (NA: unbounded, or none);
     ratio: (ED + 1) / L; ratio_low, ratio_high; note: why something is missing;
-    passes: of an unrolled model only, the depth in passes, (ED + 1) / B for passes of B blocks.
+    passes: of an unrolled model only, the depth in passes, (ED + 1) / B for passes of B blocks; of a pass that lost
+    blocks, the share of the others.
     ValueError where no rule reads the result.
     """
     if not (rows := [*_rows(result)]):
@@ -80,8 +81,17 @@ def _rows(result: Mapping) -> Iterator[dict]:
             layers, prompts = len(result[rule.keys[0]]), len(result.get("n_tokens", ())) or None
             row = {"rule": name, "layers": layers, "prompts": prompts, "note": ""} | _depth(rule, result, layers)
             if "layer_passes" in result:
-                row["passes"] = row.get("ratio", math.nan) * len(np.unique(result["layer_passes"]))
+                row["passes"] = _in_passes(row.get("ed"), result["layer_passes"])
             yield row
+
+
+def _in_passes(ed: int | None, layer_passes: Any) -> float:
+    """An effective depth in passes: those before its own, and the share of its own up to it."""
+    if ed is None:
+        return math.nan
+    passes = as_array(layer_passes)
+    done, own = passes[: ed + 1], passes[ed]
+    return len({*done}) - 1 + (done == own).sum() / (passes == own).sum()
 
 
 def _depth(rule: Rule, result: Mapping, layers: int) -> dict:

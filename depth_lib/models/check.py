@@ -83,8 +83,8 @@ def verified_arch(llm: TransformersModel) -> Arch:
         if path is not None:
             remedy = _CHANGED if changed else "; call eval() on the model first, and train() afterwards"
             raise ArchitectureError(
-                f"{f'its module {path}' if path else 'the model'} is in training mode, where dropout changes every "
-                f"run{remedy}"
+                f"{f'its module {path}' if path else 'the model'} is in training mode, where dropout may change "
+                f"every run{remedy}"
             )
         if changed:
             architecture(llm.config, llm._module)  # what it refuses before loading, it refuses after it
@@ -230,9 +230,9 @@ def check_here(llm: TransformersModel) -> None:
 
     Raises ArchitectureError if one of these fails.
     """
-    function, arguments = check_call(llm)
     try:
         with undisturbed(), torch.no_grad():
+            function, arguments = check_call(llm)
             with llm.session():
                 measured = nnsight.save(function(llm, **arguments))
             with llm.trace(arguments["ids"], use_cache=False):

@@ -154,7 +154,20 @@ def _reorder(config, order, n_layers):
             value[:] = [value[l] for l in order]
     if hasattr(config, "attention_types"):  # gpt_neo's: [kinds, how often]
         config.attention_types = [[config.attention_layers, 1]]
+    if hasattr(config, "layer_passes"):
+        config.layer_passes = _passes(config.layer_passes, order)
     config.num_hidden_layers = len(order)
+
+
+def _passes(passes_of_kept, order):
+    """The pass of each layer of a reordered loop: a new pass begins with another old pass, or a layer's second run."""
+    passes, ran = [], set()
+    for place, (l, old) in enumerate(zip(order, passes_of_kept, strict=True)):
+        if place and (old != passes_of_kept[place - 1] or l in ran):
+            ran = set()
+        passes.append(passes[-1] + (not ran) if passes else 0)
+        ran.add(l)
+    return passes
 
 
 def save_model(llm: TransformersModel, folder: str | Path) -> None:

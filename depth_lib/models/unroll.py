@@ -42,7 +42,7 @@ def unroll(model: PreTrainedModel, passes: int | None = None, norm_between: bool
     if not isinstance(model, PreTrainedModel):
         raise ModelError(
             f"dl.unroll expects a transformers model, got a {type(model).__name__}; for a model from dl.load_model, "
-            "pass llm._module"
+            "pass llm._module; for a PEFT model, model.merge_and_unload()"
         )
     loop = next((name for name in _OWN_LOOPS if hasattr(model.config, name)), "")
     passes = getattr(model.config, loop, None) if passes is None else passes

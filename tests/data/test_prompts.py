@@ -472,6 +472,12 @@ def test_questions_become_what_a_chat_model_reads(toy):
         )
         with pytest.raises(ValueError, match="the chat template rejects these messages: no system"):
             dl.chat_prompts(toy, ["a"], system="Be brief.")
+        for broken in ("{{ messages + 1 }}", "{{ 1 // 0 }}", "{{ messages[0].role.missing.more }}", "{% if %}"):
+            with (
+                patched(toy.tokenizer, chat_template=broken),
+                pytest.raises(ValueError, match="the chat template rejects these messages: "),
+            ):
+                dl.chat_prompts(toy, ["a"])
         with pytest.raises(ValueError, match="expected a list of strings"):
             dl.chat_prompts(toy, {"question": ["a"]})
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

@@ -212,8 +212,10 @@ def test_a_changed_model_is_verified_once_and_an_unchanged_one_never(loaded, mon
     assert len(verified) == 1 and torch.equal(*half)
 
 
-@pytest.mark.parametrize("change", [lambda m: m.model.layers.pop(-1), lambda m: m.resize_token_embeddings(265)])
-def test_a_model_whose_shape_was_changed_is_to_be_loaded_again(change, loaded):
+@pytest.mark.parametrize(
+    "change", [lambda m: m.model.layers.pop(-1), lambda m: m.resize_token_embeddings(265), lambda m: m.to("meta")]
+)
+def test_a_model_that_lost_weights_or_got_new_ones_is_to_be_loaded_again(change, loaded):
     model, llm = loaded
     change(model)
     model.eval()  # the new parts train

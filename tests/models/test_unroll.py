@@ -4,6 +4,7 @@ import copy
 import json
 
 import matplotlib.pyplot as plt
+import pandas
 import pytest
 import torch
 import transformers as tf
@@ -220,7 +221,19 @@ def test_each_result_knows_the_pass_of_each_layer_also_after_removal():
         assert lines and {*lines} == {3.5, 7.5}, result.probe
     assert "layer_passes" not in dl.logit_lens(toy, TEXTS) and not drawn_lines(dl.logit_lens(toy, TEXTS))
     shorter = dl.logit_lens(dl.remove_blocks(llm, 3, 5), TEXTS)
-    assert shorter["layer_passes"].tolist() == [0] * 3 + [2] * 4 and {*drawn_lines(shorter)} == {2.5}
+    assert shorter["layer_passes"].tolist() == [0] * 3 + [1] * 4 and {*drawn_lines(shorter)} == {2.5}
+
+
+def test_a_reordered_loop_has_the_passes_of_its_new_order(toy):
+    three = dl.load_model(dl.unroll(toy._module, 3), toy.tokenizer)
+    of_five = dl.reorder_blocks(three, [0, 1, 2, 3] * 5)
+    five = dl.load_model(dl.unroll(toy._module, 5), toy.tokenizer)
+    reordered, unrolled = (dl.logit_lens(llm, TEXTS) for llm in (of_five, five))
+    assert torch.equal(reordered["layer_passes"], unrolled["layer_passes"]) and "passes" in unrolled.depths()
+    pandas.testing.assert_frame_equal(reordered.depths(), unrolled.depths())
+    assert reordered["meta"]["passes"] == unrolled["meta"]["passes"] == 5
+    mixed = dl.reorder_blocks(three, [1, 0, 2, 3, 8, 9, 4, 4])  # a pass in another order, two of a later, one twice
+    assert dl.logit_lens(mixed, TEXTS)["layer_passes"].tolist() == [0, 0, 0, 0, 1, 1, 2, 3]
 
 
 def drawn_lines(result):

@@ -59,6 +59,9 @@ def test_scores_and_the_worth_of_every_block_are_those_of_plain_forwards(pair):
         without = log_probs(model, llm.tokenizer, block)
         correct = ((without / n_bytes).argmax(1) == right).float()
         assert torch.equal(of_blocks["correct_by_prompt"][:, block], correct)
+        removed = dl.choice_accuracy(llm, CHOICES, removed=(block, 1))
+        assert torch.equal(removed["correct"], correct) and torch.equal(removed["unchanged_correct"], found["correct"])
+        close(removed["log_probs"], without)
         change = dl.accuracy_change(found, {"correct": correct})
         keys = ("change", "change_low", "change_high")
         assert [float(of_blocks[key][block]) for key in keys] == pytest.approx(
