@@ -7,8 +7,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import TemplateError
-
 from ..files import path_of
 from ..params import NAMED_SOURCES, not_among, warn
 from .datasets import Dataset, dataset_named
