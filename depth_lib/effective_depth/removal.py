@@ -17,7 +17,7 @@ class Removable:
 
     - n, s: blocks s to s + n - 1 can be removed; if no block can be, n is 0 and s is None
     - loss: the rise in nats per token on the prompts that were not used to choose the blocks, with its 95% confidence
-      interval; if no block can be removed, the rise of the cheapest removal, without an interval (NaN)
+      interval. If no block can be removed, it is that of the cheapest removal, without an interval (NaN)
     - n_layers: blocks of the model
     - at_most: the allowed rise, nats per token
     - note: why the answer is unknown, or which number of blocks was not tried, or ""
