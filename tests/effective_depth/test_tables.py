@@ -122,6 +122,8 @@ def test_two_models_are_too_few_and_three_that_agree_exactly_have_no_interval(pu
     assert of_two.empty and list(of_two) == list(over_models(frame))
     of_two_sizes = frame[[facts_of(model).billions < 8 for model in frame.model]]
     assert of_two_sizes.model.nunique() == 6 and {*over_models(of_two_sizes).question} == {"task"}
+    of_three_sizes = frame[[facts_of(model).billions < 16 for model in frame.model]]
+    assert over_models(of_three_sizes).query("question == 'size'").models.tolist() == [9] * len(RULES)
     alike = frame.assign(ratio=0.5)
     rows = over_models(alike).query("question == 'task'")
     assert (rows.estimate == 0).all() and rows.low.isna().all() and rows.models.eq(12).all()
