@@ -72,7 +72,7 @@ def block_orders(
     arch, ids = arch_to_change(llm), tokenize(llm, prompts)
     long_enough(ids, 2, "a loss")
     wanted = _orders(orders, arch.n_layers)
-    how = {"remote": remote, "over": "prompts", "gives": "P K: loss kl top1", "label": "orders of blocks"}
+    how = {"remote": remote, "over": "prompts", "gives": "P K: loss kl top1"}
     found = run(measure_block_orders, llm, arch, ids, wanted, budget, **how)
     one_token_loss_to_nan(found, ids)
     longest = max(map(len, wanted))

@@ -121,7 +121,7 @@ def endings_scored(
     if not (choices := checked_choices(choices)):
         raise ValueError("there are no multiple-choice questions; load some with dl.load_choices()")
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
-    how = {"remote": remote, "over": "texts", "gives": "P K: log_probs", "label": "choices"}
+    how = {"remote": remote, "over": "texts", "gives": "P K: log_probs"}
     found = run(measure_endings, llm, arch, texts, orders, budget, **how)
     shape = len(choices), len(choices[0][1])
     log_probs = found["log_probs"].unflatten(0, shape).movedim(2, 0)  # [C, E, 1 + K] -> [1 + K, C, E]

@@ -75,8 +75,7 @@ def relative_contribution(
     Cost: a forward pass per prompt. Memory: the residual streams of one prompt, [L + 1, T, d].
     """
     arch, measured = verified_arch(llm), [(ids, first) for ids, first, _ in measured_tokens(llm, prompts, answers, at)]
-    how = {"remote": remote, "over": "prompts", "gives": GIVES, "label": "contribution"}
-    sums = run(measure_relative_contribution, llm, arch, measured, **how)
+    sums = run(measure_relative_contribution, llm, arch, measured, remote=remote, over="prompts", gives=GIVES)
     n_first = int(sums["n_tokens"][0])
     result = {"first_change": sums.pop("change")[:n_first].T}  # several jobs' `change` lie one after another
     for key in [key for key in sums if key.endswith("_by_prompt")]:
