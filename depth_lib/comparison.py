@@ -164,8 +164,8 @@ def compare(of: Mapping[str, Source], prompts: Sequence[str] | None = None) -> C
     - plot(): draws the curves together
     - save(folder): writes the frame and the figures
 
-    If both models read the same prompts, the interval of the difference is computed by leaving out one prompt at a
-    time, the same one for both.
+    The interval of the difference is the range over all pairs of layers in the two depths' intervals. If both models
+    read the same prompts, pairs that the prompts rule out are left out, so that shared noise cancels.
 
     Raises ValueError for fewer than two models or results, for models without prompts, or if the results share no probe
     on the same data set. Raises MissingArtifact for a folder without results.

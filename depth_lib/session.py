@@ -242,7 +242,8 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     Raises ArchitectureError, which says what failed, where and by how much.
     Cost: two forward passes over a small batch of 4-token sequences.
     """
-    if checked := known(llm).checked:
+    checked, elsewhere = known(llm).checked, remote not in (False, "local")
+    if checked and not (llm.dispatched and elsewhere):  # whose weights are here is refused below
         return checked
     identities, arguments = check_call(llm)
     return judge(llm, run(identities, llm, **arguments, remote=remote, gives=GIVES))

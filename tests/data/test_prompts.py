@@ -273,6 +273,15 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
         load_prompts("mine", 1)
 
 
+def test_rows_that_ship_are_read_by_a_template_of_ones_own_but_none_are_fetched_from_nowhere(own, tmp_path):
+    own(TEMPLATE="Q: {{ question }}")
+    (tmp_path / "params/datasets/mine.yaml").rename(tmp_path / "params/datasets/gsm8k.yaml")
+    for source in ("sample", "embedded"):
+        assert all(prompt.startswith("Q: ") for prompt in load_prompts("gsm8k", 2, source=source))
+    with pytest.raises(ParamsError, match="gsm8k.yaml sets neither REPOSITORY nor FILE; add one, or use a file as the"):
+        load_prompts("gsm8k", 2, source="hub")
+
+
 @pytest.mark.parametrize(
     "row, template, message",
     [

@@ -407,16 +407,16 @@ def _times(llm, arch, layers, prompts):
 
 
 @pytest.mark.parametrize("remote", [True, "http://127.0.0.1:1"])
-def test_a_hub_that_cannot_be_asked_for_the_models_name_is_a_remote_error_of_one_line(toy, remote, monkeypatch):
-    monkeypatch.setattr(toy, "repo_id", "owner/name")
-    monkeypatch.setattr(toy.config, "_name_or_path", "owner/name")
+def test_a_hub_that_cannot_be_asked_for_the_models_name_is_a_remote_error_of_one_line(llm, remote, monkeypatch):
+    monkeypatch.setattr(llm, "repo_id", "owner/name")
+    monkeypatch.setattr(llm.config, "_name_or_path", "owner/name")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("NDIF_HOST", "http://127.0.0.1:1")
     monkeypatch.setattr("huggingface_hub.hf_api.HfApi.model_info", lambda *_: get_session().get(constants.ENDPOINT))
     with pytest.raises(
         dl.RemoteError, match=r"the Hub \(http://127.0.0.1:1\) cannot be reached to find owner/name"
     ) as error:
-        dl.logit_lens(toy, TEXTS, remote=remote)
+        dl.logit_lens(llm, TEXTS, remote=remote)
     assert error.value.retry == "send" and "\n" not in str(error.value) and error.value.__context__ is None
 
 

@@ -121,6 +121,17 @@ def test_check_model_on_the_server_measures_what_it_measures_here(loopback):
     assert dl.check_model(there, remote=loopback.host) == dl.check_model(here)
 
 
+def test_a_model_with_its_weights_on_this_machine_does_not_run_on_a_server_even_if_the_hub_knows_it(loopback):
+    """As dl.load_model(hub_id) gives it."""
+    here = loopback.here("loopback/gpt2")
+    dl.check_model(here)
+    with loopback.faults() as submitted:
+        for call in (dl.check_model, EVERY["logit_lens"]):
+            with pytest.raises(NotReady, match=r"is on this machine; load a model on the server: dl.load_model\("):
+                call(here, remote=loopback.host)
+        assert submitted() == 0
+
+
 @pytest.mark.parametrize(
     ("host", "key", "told", "said"),
     [
