@@ -40,7 +40,8 @@ def load_prompts(
     - dataset: "gsm8k", "hellaswag", "aime24"; drawn at random: "addition", "multiplication", "sums"; with levels of
       difficulty: "mquake", "math". Or the name of a file params/datasets/<name>.yaml, a .txt file with one prompt per
       line, or with `column` a .jsonl, .csv or .parquet file
-    - n_examples: by default 10 (aime24: 5; a file: all). If there are fewer rows, all are used, with a warning
+    - n_examples: by default N_EXAMPLES of the data set's params file (gsm8k: 10), or all prompts of a file. If there
+      are fewer rows, all are used, with a warning
     - source: one of
       - "hub"
       - "embedded": ships with the package; like the text that the toy models were trained on
@@ -81,7 +82,7 @@ def load_prompts(
         problem = f"tokenizer must be a transformers tokenizer, got {type(tokenizer).__name__}"
         raise PromptError(f"{problem if kind.MAX_TOKENS else unused}; leave it out")
     prompts, too_long = [], 0
-    wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
+    wanted = n_examples or (math.inf if alone else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
     if limit and not tokenizer:
         if not kind.LENGTH_TOKENIZER:

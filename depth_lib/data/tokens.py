@@ -130,8 +130,8 @@ def _tokenized(llm, text, name, generate=0, offsets=False):
         raise ValueError(f"{name} ({text!r}) has no tokens; leave it out")
     if max(ids) >= config.vocab_size:  # a GPU's process dies of a token that has no embedding
         raise ValueError(
-            f"{name} has token {max(ids)}, but the model's embedding has {config.vocab_size} tokens: the tokenizer is "
-            "not the model's. Pass the model's own, or call model.resize_token_embeddings(len(tokenizer))"
+            f"{name} has token {max(ids)}, but the model's config.vocab_size is {config.vocab_size}; pass the model's "
+            "own tokenizer, or call model.resize_token_embeddings(len(tokenizer))"
         )
     # after the last position, learned embeddings fail (a GPU's process dies) and rotary ones give nonsense
     limit, n_tokens = positions_of(llm), len(ids) + max(generate - 1, 0)  # nobody reads the last one

@@ -273,6 +273,13 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
         load_prompts("mine", 1)
 
 
+def test_by_default_there_are_as_many_prompts_as_the_params_file_says_with_and_without_levels(own, rows):
+    rows(*({"q": f"{n} + 1", "level": 1 + n % 2} for n in range(12)))
+    for more in ({}, {"LEVEL": "level"}):
+        own(FILE="rows.jsonl", TEMPLATE="{{ q }}", N_EXAMPLES=3, **more)
+        assert load_prompts("mine") == ["0 + 1", "1 + 1", "2 + 1"]
+
+
 def test_rows_that_ship_are_read_by_a_template_of_ones_own_but_none_are_fetched_from_nowhere(own, tmp_path):
     own(TEMPLATE="Q: {{ question }}")
     (tmp_path / "params/datasets/mine.yaml").rename(tmp_path / "params/datasets/gsm8k.yaml")

@@ -139,6 +139,7 @@ def test_a_model_with_its_weights_on_this_machine_does_not_run_on_a_server_even_
         ("http://mine", "", {}, ""),
         ("http://mine", "key", {}, "NDIF_API_KEY is sent to http://mine (unencrypted if that begins with http:)\n"),
         ("https://api.ndif.us", "key", {"packages": 3}, ""),
+        *(("https://api.ndif.us", "key", {"packages": {}, "python_version": odd}, "") for odd in (None, "", 3)),
         ("https://api.ndif.us", "key", {"packages": {"torch": torch.__version__}}, ""),
         (
             "https://api.ndif.us",
