@@ -32,7 +32,7 @@ COLUMNS = (
 Source = Mapping | TransformersModel | str | Path
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Comparison:
     """The result of `compare`. Printing it shows `frame`.
 

@@ -35,7 +35,7 @@ model, tokenizer = (kind.from_pretrained("{folder}") for kind in (AutoModelForCa
 """
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Pruned:
     """The result of `prune`. Printing it shows the removed blocks, and the accuracy before and after.
 

@@ -11,7 +11,7 @@ from .intervals import FEWEST, Estimate, half_width
 from .rules import as_array, without_gain
 
 
-@dataclass(repr=False)
+@dataclass
 class Removable:
     """The blocks that can be removed. Printing it gives a sentence; pass it to `remove_blocks` as `s`.
 
