@@ -100,6 +100,6 @@ def column_of(rows: Iterator[tuple[str, dict | str]], column: str) -> Iterator[t
         if isinstance(row, str):
             raise PromptError("a .txt file has no columns; leave column= out")
         if not isinstance(row.get(column), str) or not row[column]:
-            has = ", ".join(key for key in row if isinstance(row[key], str))
+            has = ", ".join(key for key in row if isinstance(row[key], str) and row[key])
             raise PromptError(f"{where} has no text in the column {column!r}; columns with text: {has or 'none'}")
         yield where, row[column]

@@ -124,12 +124,14 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
         problem = f"{error}{_of_other_depth(config, module)}"
     except Exception as error:  # noqa: BLE001 (whatever a model raises that does not run)
         problem = f"it does not run ({reason(error)})"
-        if "FlexAttention" in problem:
-            problem += '; load it with attn_implementation="sdpa"'
-        if "dtype" in problem:
-            problem += "; convert all weights to one dtype: model.to(torch.float32)"
         if "nference tensor" in problem:
             problem = "its weights were made in torch.inference_mode(); build and load the model outside it"
+        elif "FlexAttention" in problem:
+            problem += '; load it with attn_implementation="sdpa"'
+        elif "dtype" in problem:
+            problem += "; convert all weights to one dtype: model.to(torch.float32)"
+        else:
+            problem += _of_other_depth(config, module) or "; call the model itself on token ids to see where it fails"
     raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}")
 
 

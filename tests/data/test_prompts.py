@@ -407,6 +407,10 @@ def test_a_column_of_any_table_is_prompts(tmp_path, name):
     assert dl.load_prompts(path, 1, column="my text") == ["One, two"]
     with pytest.raises(PromptError, match="row 1 has no text in the column 'text'; columns with text: .*my text"):
         dl.load_prompts(path, column="text")
+    table.loc[1, "my text"] = ""
+    table.to_csv(tmp_path / "gap.csv", index=False)
+    with pytest.raises(PromptError, match="row 2 has no text in the column 'my text'; columns with text: id$"):
+        dl.load_prompts(tmp_path / "gap.csv", column="my text")
     with pytest.raises(PromptError, match=r'DATASET to the one whose fields its rows have, .*column="text"'):
         dl.load_prompts(str(path))
 
