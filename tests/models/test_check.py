@@ -272,5 +272,5 @@ def test_an_error_without_a_text_is_named_by_its_kind(monkeypatch):
         raise NotImplementedError
 
     monkeypatch.setattr(families, "discover", raises)
-    with pytest.raises(ArchitectureError, match=r"llama: it does not run \(NotImplementedError\); call the model itself"):
+    with pytest.raises(ArchitectureError, match=r"llama: it does not run \(NotImplementedError\); call the model"):
         load.wrapped(build("llama"), char_tokenizer())
