@@ -26,7 +26,7 @@ def texts_of(texts: object, name: str = "prompt") -> list[str]:
     if _columns(texts) is not None:
         what = f"one column, such as data{column}" if (column := _text_column(texts)) else "the strings themselves"
         raise ValueError(f"expected a list of strings, got a {type(texts).__name__}; pass {what}")
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+    if isinstance(texts, bytes | set | frozenset) or not isinstance(texts, Iterable):  # the order of a set is arbitrary
         raise ValueError(f"{name}s must be a list of strings, got {type(texts).__name__}")
     texts = list(texts)
     for number, text in enumerate(texts):
