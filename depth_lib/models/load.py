@@ -100,7 +100,8 @@ def load_model(
     For a name in params/models, arguments that you leave out are taken from its params file.
 
     Returns nnsight's TransformersModel, which also has `llm.blocks`, `llm.ln_final` and `llm.unembed`. If attention
-    and MLP cannot be told apart, a warning says so.
+    and MLP cannot be told apart, a warning says so. The transformers model is `llm._module`. Loaded by name, its
+    weights take no gradients; to train it, call `llm._module.requires_grad_(True)`.
 
     Raises ModelError for an unknown name, a Hub that cannot be reached, a device that this machine lacks, a dtype that
     is not supported, or weights that cannot be read. Raises ArchitectureError if the model has no residual stream to

@@ -84,7 +84,8 @@ def logit_lens(
     - `loss`, `shuffled_loss` [P]: nats per token of the prompt, and the same with the tokens shuffled; NaN for a
       prompt of one token. Only if all positions of the prompts are measured
     - `generated`: the generated responses, strings; only with generate
-    - `jsd`: for each prompt [T_p, L], float16; `tokens`: the token after each measured one. Only with per_token
+    - `jsd`: for each prompt [T_p, L], float16; `tokens`: the token after each measured one; of a whole
+      prompt T_p − 1, as none follows its last. Only with per_token
 
     Raises ValueError for a prompt without tokens or with more tokens than the model has positions, and for answers that
     do not fit the prompts. Raises LensError for a lens that belongs to a different model or, on a server, is larger
