@@ -316,7 +316,7 @@ def long_enough(ids: list[list[int]], least: int, what: str) -> list[int]:
     """The numbers of the prompts with this many tokens; a warning names the others, and ValueError if none is left."""
     numbers = [p for p, of_prompt in enumerate(ids) if len(of_prompt) >= least]
     if not numbers:
-        other = ', or mode="all", which needs at least 2' if what == 'mode "future"' else ""
+        other = ', or, in Python, mode="all", which needs at least 2' if what == 'mode "future"' else ""
         raise ValueError(f"all prompts are too short: {what} needs at least {least} tokens; use longer prompts{other}")
     if len(numbers) < len(ids):
         short = [f"prompt {p} ({len(ids[p])} tokens)" for p in range(len(ids)) if p not in numbers]

@@ -131,17 +131,25 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
         elif "dtype" in problem:
             problem += "; convert all weights to one dtype: model.to(torch.float32)"
         else:
-            problem += _of_other_depth(config, module) or "; call the model itself on token ids to see where it fails"
+            other = "; call the model itself on token ids to see where it fails"
+            if getattr(config, "quantization_config", None) is not None:
+                other = "; if its weights are not quantised, delete quantization_config from its config"
+            problem += _of_other_depth(config, module) or other
     raise ArchitectureError(f"{config.model_type}: {problem}{of_hooks(module)}")
 
 
 def _of_other_depth(config, model):
-    """A remark on a model that has no list of as many modules as its config says; else ""."""
+    """A remark on a model that has no list of as many modules, or kinds of layers, as its config says; else ""."""
     n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    kinds = getattr(config.get_text_config(), "layer_types", None)
     lengths = [] if model is None else [len(part) for part in model.modules() if isinstance(part, nn.ModuleList)]
-    if n_layers is None or not lengths or n_layers in lengths:
+    if n_layers is None or not lengths:
         return ""
-    return f"; its config says {n_layers} layers, and it has {max(lengths)}: correct config.num_hidden_layers"
+    if n_layers not in lengths:
+        return f"; its config says {n_layers} layers, and it has {max(lengths)}: correct config.num_hidden_layers"
+    if kinds and len(kinds) != n_layers:
+        return f"; its config says {n_layers} layers, and layer_types has {len(kinds)}: correct config.layer_types"
+    return ""
 
 
 def of_hooks(model: PreTrainedModel | None) -> str:

@@ -274,3 +274,7 @@ def test_an_error_without_a_text_is_named_by_its_kind(monkeypatch):
     monkeypatch.setattr(families, "discover", raises)
     with pytest.raises(ArchitectureError, match=r"llama: it does not run \(NotImplementedError\); call the model"):
         load.wrapped(build("llama"), char_tokenizer())
+    model = build("llama")
+    model.config.quantization_config = {"load_in_8bit": True}
+    with pytest.raises(ArchitectureError, match="if its weights are not quantised, delete quantization_config from"):
+        load.wrapped(model, char_tokenizer())

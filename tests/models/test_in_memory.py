@@ -154,6 +154,11 @@ def test_a_number_of_layers_that_was_changed_after_loading_is_named(tokenizer):
     llm.config.num_hidden_layers = 2
     with pytest.raises(dl.ModelError, match="its config says 2 layers, and it has 4: correct config.num_hidden_layers"):
         dl.logit_lens(llm, ["5 + 7 = 12"])
+    repeated = build("qwen2")
+    repeated.model.layers.extend([copy.deepcopy(repeated.model.layers[l]) for l in (1, 2)])
+    repeated.config.num_hidden_layers = 6
+    with pytest.raises(dl.ModelError, match="says 6 layers, and layer_types has 4: correct config.layer_types"):
+        dl.load_model(repeated, tokenizer)
     pruned = build("qwen2")
     del pruned.model.layers[1]
     with pytest.raises(dl.ModelError, match="this config has 4 layers, but this one has 3: correct config.num_hidden_"):
