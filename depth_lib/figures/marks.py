@@ -28,6 +28,7 @@ COLOURS = "#0072B2 #E69F00 #009E73 #CC79A7 #D55E00 #56B4E9 #000000".split()
 DASHES = "-", "--", ":", "-."
 WORDS = 16  # words of eight letters beside each other, as wide as a page
 BARS, MARKED, GREY = "#a5d3ea", "#D55E00", "#777777"
+_OF_RESPONSES = "jsd", "tokens", "settling"  # lists of one item per response
 PUBLISHED = "published (Hu et al. 2025)"
 
 
@@ -152,6 +153,8 @@ def draw_map(ax: Axes, kind: Kind, result: Mapping, values: np.ndarray) -> None:
         ax.plot(best, "o", color="red", markersize=3, label="best source layer")
     _draw_passes(ax, kind, result)
     if "settling" in result:
+        if len({len(result[key]) for key in _OF_RESPONSES}) > 1:
+            raise ValueError(f"{', '.join(_OF_RESPONSES)} are not of the same responses; take the same slice of each")
         settling = as_array(result["settling"][0])
         ax.plot(np.where(settling < len(values), settling, np.nan), "o", color="red", markersize=2, label="settles")
     if by_token:

@@ -1,6 +1,7 @@
 """Figures of responses, direct effects and the worth of blocks draw what the results have."""
 
 import numpy as np
+import pytest
 import torch
 
 import depth_lib as dl
@@ -16,6 +17,11 @@ def test_a_response_is_a_map_of_its_divergences_with_the_layers_where_its_tokens
     (dots,) = (line for line in ax.lines if line.get_label() == "settles")
     np.testing.assert_array_equal(dots.get_ydata(), np.where(settling < 4, settling, np.nan))
     assert len(ax.get_xticklabels()) == len(settling)
+    second = result | {key: result[key][1:] for key in ("jsd", "tokens", "settling")}
+    drawn = dl.plot("response", second).figure.axes[0].images[0].get_array()
+    np.testing.assert_allclose(drawn, result["jsd"][1].float().numpy().T)
+    with pytest.raises(ValueError, match="jsd, tokens, settling are not of the same responses; take the same slice"):
+        dl.plot("response", result | {"jsd": result["jsd"][1:]})
     assert "response" not in dl.kinds_of("logit_lens", dl.logit_lens(toy, ["5 + 7 = "]))
 
 
