@@ -158,7 +158,9 @@ def chat_prompts(
             for question in questions
         ]
     except Exception as error:  # noqa: BLE001 (a template is code: of Python's or of jinja's errors, any)
-        raise ValueError(f"the chat template rejects these messages: {error}; change system or the options") from None
+        raise ValueError(
+            f"the chat template rejects these messages: {error}; change system or the options, or correct the template"
+        ) from None
     for question, text in zip(questions, texts, strict=True):
         for what, content in (("the question", question), ("system", system or "")):
             if "".join(content.split()) not in "".join(text.split()):  # some templates change white space

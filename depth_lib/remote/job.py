@@ -68,14 +68,16 @@ class _Entry(BaseModel):
 
 def _key_of(llm: TransformersModel) -> str:
     """The name by which a server knows the model. Its id is asked of the Hub."""
-    name, problem, unknown = llm.config._name_or_path, "", True
+    name = llm.config._name_or_path
+    here = f"{name} is on this machine; load a model on the server: dl.load_model(hub_id, remote=True)"
+    if llm.dispatched:
+        raise NotReady(here)
     try:
-        if not llm.dispatched:
-            return llm.to_model_key()
+        return llm.to_model_key()
     except Exception as error:  # noqa: BLE001 (the Hub's client raises its own errors, and those of two others)
         problem, unknown = one_line(error), isinstance(error, RepositoryNotFoundError | ValueError)
-    if llm.dispatched or (Path(name) / "config.json").is_file():
-        raise NotReady(f"{name} is on this machine; load a model on the server: dl.load_model(hub_id, remote=True)")
+    if (Path(name) / "config.json").is_file():
+        raise NotReady(here)
     if unknown:
         raise NotReady(f"{name} is not on the Hub ({constants.ENDPOINT}), or private; use a Hub id, or log in")
     raise ServerUnreachable(

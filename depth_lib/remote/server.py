@@ -98,11 +98,12 @@ def tell_about(host: str, key: str) -> None:
     if key and host != "https://api.ndif.us":
         say(f"NDIF_API_KEY is sent to {host} (unencrypted if that begins with http:)")
     there = _told(host, key, "env")
+    differ = {}
     with contextlib.suppress(Exception):  # of a server that describes itself in another way
-        differ = EnvComparison(get_local_env(), there).critical_mismatches if there else {}
-        versions = [f"{name} {of['remote']} ({of['local']} on this machine)" for name, of in sorted(differ.items())]
-        if versions:
-            say(f"{host} has {', '.join(versions)}; numbers may differ from those of this machine")
+        differ = there and EnvComparison(get_local_env(), there).critical_mismatches
+    versions = [f"{name} {of['remote']} ({of['local']} on this machine)" for name, of in sorted(differ.items())]
+    if versions:
+        say(f"{host} has {', '.join(versions)}; numbers may differ from those of this machine")
 
 
 def _told(host, key, what):
